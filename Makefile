@@ -1,0 +1,43 @@
+# make run   set up and show the privacy of the paper's three protocols, with a picture
+# make test  set up and run the whole test suite, the linter and the type checker
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# One CPU build of PyTorch that every test machine can install; the package itself only sets a floor.
+TORCH ?= torch==2.13.0
+
+.PHONY: run test bench clean
+
+run: $(VENV)/.run
+	$(BIN)/shoal demo --out out
+
+test: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
+
+bench: $(VENV)/.bench
+	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/rdp_speed.py
+
+$(VENV)/.venv:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	touch $@
+
+$(VENV)/.run: $(VENV)/.venv pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable '.[plot]'
+	touch $@
+
+$(VENV)/.test: $(VENV)/.venv pyproject.toml
+	$(BIN)/python -m pip install --quiet '$(TORCH)'
+	$(BIN)/python -m pip install --quiet --editable '.[test]'
+	touch $@
+
+$(VENV)/.bench: $(VENV)/.venv pyproject.toml
+	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) out

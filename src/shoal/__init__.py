@@ -1,0 +1,55 @@
+"""Shoal: how private are shuffled Gaussian reports?
+
+>>> import shoal
+>>> m = shoal.ShuffledCheckIn(users=60_000, rate=0.1, sigma=5.0, crowd="identical")
+>>> f"{float(m.epsilon(delta=1e-5, rounds=5_540)):.4f}"
+'0.0636'
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from shoal import calibrate as calibrate
+    from shoal import paper as paper
+    from shoal.accountant import Accountant as Accountant
+    from shoal.accountant import Entry as Entry
+    from shoal.interval import Interval as Interval
+    from shoal.mechanisms import BallsAndBins as BallsAndBins
+    from shoal.mechanisms import LocalGaussian as LocalGaussian
+    from shoal.mechanisms import Mechanism as Mechanism
+    from shoal.mechanisms import Shuffle as Shuffle
+    from shoal.mechanisms import ShuffledCheckIn as ShuffledCheckIn
+    from shoal.mechanisms import SubsampledShuffle as SubsampledShuffle
+
+_HOME = {
+    "Accountant": "shoal.accountant",
+    "Entry": "shoal.accountant",
+    "Interval": "shoal.interval",
+    **dict.fromkeys(
+        ("BallsAndBins", "LocalGaussian", "Mechanism", "Shuffle", "ShuffledCheckIn", "SubsampledShuffle"),
+        "shoal.mechanisms",
+    ),
+    "calibrate": "",
+    "paper": "",
+}
+
+__all__ = [*_HOME, "__version__"]  # noqa: PLE0604 (the table above is the one list of public names)
+
+
+def __getattr__(name: str) -> Any:
+    """Public names are loaded when first used, so that `import shoal` costs next to nothing."""
+    if name not in _HOME:
+        raise AttributeError(f"module 'shoal' has no attribute {name!r}")
+    home = _HOME[name]
+    value = getattr(importlib.import_module(home), name) if home else importlib.import_module(f"shoal.{name}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

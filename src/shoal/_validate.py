@@ -1,0 +1,127 @@
+"""One voice for bad input: every message names the argument, its value and what is allowed."""
+
+from __future__ import annotations
+
+import math
+import numbers
+import operator
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+
+SIGMA_RANGE = (1e-4, 1e9)
+"""Noise multipliers whose moments neither overflow nor underflow in double precision."""
+
+RATE_MIN = 1e-12
+"""Below this the smallest moments would leave the range of double precision."""
+
+USERS_MAX = 10**15
+ROUNDS_MAX = 10**12
+ORDER_MAX = 1e9
+
+
+def real(name: str, value: Any) -> float:
+    """A finite real number; booleans, strings and arrays are refused."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{name} must be finite, got {number}")
+    return number
+
+
+def integer(name: str, value: Any, *, minimum: int, maximum: int) -> int:
+    """A whole number in [minimum, maximum]; 3.0 is accepted, 2.5 is not."""
+    number = real(name, value)
+    if number != int(number):
+        raise ValueError(f"{name} must be a whole number, got {value}")
+    whole = operator.index(value) if isinstance(value, numbers.Integral) else int(number)
+    if whole < minimum:
+        raise ValueError(f"{name} must be at least {minimum}, got {whole}")
+    if whole > maximum:
+        raise ValueError(f"{name} must be at most {maximum}, got {whole}")
+    return whole
+
+
+def users(name: str, value: Any) -> int:
+    return integer(name, value, minimum=1, maximum=USERS_MAX)
+
+
+def rounds(value: Any, name: str = "rounds") -> int:
+    return integer(name, value, minimum=1, maximum=ROUNDS_MAX)
+
+
+def sigma(value: Any, name: str = "sigma") -> float:
+    """A noise multiplier."""
+    number = real(name, value)
+    low, high = SIGMA_RANGE
+    if number <= 0:
+        raise ValueError(f"{name} must be positive, got {number}")
+    if not low <= number <= high:
+        raise ValueError(f"{name} must lie between {low:g} and {high:g}, got {number}")
+    return number
+
+
+def rate(value: Any, name: str = "rate") -> float:
+    """A probability of taking part."""
+    number = real(name, value)
+    if not 0 < number <= 1:
+        raise ValueError(f"{name} must be above 0 and at most 1, got {number}")
+    if number < RATE_MIN:
+        raise ValueError(f"{name} must be at least {RATE_MIN:g}, got {number}")
+    return number
+
+
+def delta(value: Any, name: str = "delta") -> float:
+    number = real(name, value)
+    if not 0 < number < 1:
+        raise ValueError(f"{name} must lie strictly between 0 and 1, got {number}")
+    return number
+
+
+def epsilon(value: Any, name: str = "epsilon") -> float:
+    number = real(name, value)
+    if number < 0:
+        raise ValueError(f"{name} must be at least 0, got {number}")
+    return number
+
+
+def order(value: Any, name: str = "order") -> float:
+    """A Rényi order."""
+    number = real(name, value)
+    if not 1 < number <= ORDER_MAX:
+        raise ValueError(f"{name} must be above 1 and at most {ORDER_MAX:g}, got {number}")
+    return number
+
+
+def orders(value: Any) -> FloatArray:
+    """One or more Rényi orders, as a flat array in the order given."""
+    checked = [order(v) for v in each("orders", value)]
+    return np.array(checked, dtype=float)
+
+
+def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+    return value
+
+
+def is_scalar(value: Any) -> bool:
+    """Whether a question was asked about one value rather than a collection of them."""
+    return isinstance(value, (str, bytes)) or not isinstance(value, Iterable) or np.ndim(value) == 0  # type: ignore[arg-type]
+
+
+def each(name: str, value: Any) -> list[Any]:
+    """The values of a scalar or a one-dimensional, non-empty collection."""
+    if is_scalar(value):
+        return [value]
+    items = value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else list(value)
+    if not items:
+        raise ValueError(f"{name} must not be empty")
+    return items

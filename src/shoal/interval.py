@@ -1,0 +1,47 @@
+"""A certified answer: the truth lies between `lower` and `upper`."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from shoal import _validate
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """Two bounds on one privacy parameter.
+
+    `upper` is the guarantee: the mechanism is at least this private. `lower` shows how much of it
+    may be slack: no analysis of the same mechanism can go below it. A method that bounds from
+    above only (Rényi DP) has `lower = 0`. `float(interval)` is `upper`.
+
+    >>> eps = Interval(lower=0.25, upper=0.5)
+    >>> float(eps), 0.3 in eps
+    (0.5, True)
+    """
+
+    lower: float
+    upper: float
+
+    def __post_init__(self) -> None:
+        lower = _validate.real("lower", self.lower)
+        # An upper bound may be infinite: "no finite guarantee" is an honest answer.
+        upper = math.inf if self.upper == math.inf else _validate.real("upper", self.upper)
+        if not 0 <= lower <= upper:
+            raise ValueError(f"lower must lie between 0 and upper, got {lower} and {upper}")
+        object.__setattr__(self, "lower", lower)
+        object.__setattr__(self, "upper", upper)
+
+    def __float__(self) -> float:
+        return self.upper
+
+    def __contains__(self, value: float) -> bool:
+        return self.lower <= value <= self.upper
+
+    def __format__(self, spec: str) -> str:
+        return f"[{self.lower:{spec}}, {self.upper:{spec}}]"
+
+    @property
+    def width(self) -> float:
+        return self.upper - self.lower

@@ -1,0 +1,391 @@
+"""Moments of the mean ratio S of a round: `E[S^k]` and `E[S^-p]`, to nearly full precision.
+
+Write `m_k = E[S^k]` and `l_k = log m_k`. With `A(x) = sum_i M_i x^i / i!` the formal moment series
+of one ratio, a mean of n independent ones has `m_k = k! / n^k [x^k] A(x)^n`: a power of a power
+series, where the paper enumerates the partitions of k. Four ways to the same numbers, each where
+it is stable and fast; every one adds up terms of one sign only, and keeps the *relative* accuracy
+of l_k, also where m_k - 1 is 1e-15 or m_k is beyond the largest double:
+
+- all orders up to K <= n: J.C.P. Miller's recurrence for powers of series (Knuth, The Art of
+  Computer Programming 2, section 4.7), `m_k = sum_i a_{k,i} M_i m_{k-i}` with
+  `a_{k,i} = (i(n+1) - k)/k C(k,i) n^-i >= 0` and `sum_i a_{k,i} = 1`: O(K^2), independent of n;
+- all orders up to K > n, where those weights change sign: binary powering of means, O(K^2 log n);
+- one large order k: Cauchy's integral on a circle by the trapezoidal rule, O(k);
+- negative powers: `E[S^-p] - 1 = 1/Gamma(p) int t^(p-1) e^-t expm1(n K(t/n)) dt`, where
+  `K(a) = log E exp(-a(V - 1))`, by trapezoidal rules in log t and in z.
+
+Because the weights of the first two sum to one, `m_k - 1 = sum_i w_i expm1(x_i)` for the exponents
+x_i >= 0, so nothing cancels.
+
+Error: round-off only, bounded by `roundoff(k)` relative to l_k; `log_moments` and
+`log_negative_moments` return the plain values, callers who publish a bound add that much.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+import numpy as np
+from scipy import special
+
+from shoal._validate import FloatArray
+from shoal.ratio import MeanRatio, Ratio
+
+_DROP = 50.0
+"""Terms below exp(-50) of the sum are left out: together less than 1e-17 of it for k <= 10^4."""
+
+SERIES_MAX = 16_384
+"""Largest order for which all orders are computed together (memory and time grow as its square)."""
+
+
+def roundoff(orders: FloatArray) -> FloatArray:
+    """A bound on the relative error of the logarithmic moments of this file.
+
+    Each step of a recurrence adds a few units of 2^-53 to the relative error and averages those
+    before it, so the error grows at most linearly with the order; its constant was set to four
+    times the largest error seen against high-precision values (tests/test_moments.py).
+    """
+    return 2.0**-53 * (512.0 + 8.0 * np.asarray(orders, dtype=float))
+
+
+@functools.lru_cache(maxsize=4)
+def _log_factorials(top: int) -> tuple[FloatArray, FloatArray]:
+    """`log k!` for k = 0..top as an unevaluated sum high + low (twice the usual precision).
+
+    Differences of the high parts of near-by entries are exact, so that log C(k, i) has an error
+    of one unit in *its* last place, not in that of log k!.
+    """
+    logs = np.log(np.arange(1, top + 1, dtype=float))
+    high = np.zeros(top + 1)
+    low = np.zeros(top + 1)
+    total = carry = 0.0
+    for k, term in enumerate(logs.tolist(), start=1):
+        sum_ = total + term
+        back = sum_ - total
+        carry += (total - (sum_ - back)) + (term - back)
+        total = sum_
+        high[k], low[k] = total, carry
+    return high, low
+
+
+def _log_excess(log_moment: float) -> float:
+    """`log(m - 1)` from log m."""
+    if log_moment <= 0.0:
+        return -math.inf
+    return log_moment + math.log(-math.expm1(-log_moment))
+
+
+class _Product:
+    """Rows `log(1 + sum_i C(k,i) exp(head_i + c_k) f_{k,i} expm1(left_i + right_{k-i}))`.
+
+    This is a binomial convolution of two moment sequences given by their logarithms, for weights
+    that sum to 1 in every row. `right` may grow while rows are taken (`extend`), which is what a
+    recurrence does. A coarse pass over logarithms finds the terms that matter; only those are
+    computed, then to full precision.
+    """
+
+    def __init__(self, head: FloatArray, left: FloatArray, right: FloatArray) -> None:
+        top = len(left) - 1
+        self.high, self.low = _log_factorials(top)
+        self.head, self.left, self.right = head, left, right.copy()
+        self.front = head + left - self.high
+        # Reversed, so that "entry k - i" is a forward slice.
+        self.behind = (right - self.high)[::-1].copy()
+
+    def extend(self, k: int, log_moment: float) -> None:
+        self.right[k] = log_moment
+        self.behind[-1 - k] = log_moment - self.high[k]
+
+    def row(
+        self, k: int, first: int, last: int, constant: float, floor: float, slope: FloatArray | None = None
+    ) -> float:
+        """The row k, summed over i = first..last; f = 1 - k * slope_i, or 1 without a slope.
+
+        `floor` is a lower bound on the logarithm of the sum.
+        """
+        start = len(self.behind) - 1 - k
+        coarse = self.front[first : last + 1] + self.behind[start + first : start + last + 1]
+        offset = float(self.high[k]) + constant
+        bar = min(float(coarse.max()), floor - offset) - _DROP
+        i = np.flatnonzero(coarse > bar) + first
+        j = k - i
+        # The larger factorial of the two is subtracted first: that difference is exact.
+        near, far = np.minimum(i, j), np.maximum(i, j)
+        log_choose = ((self.high[k] - self.high[far]) - self.high[near]) + (
+            (self.low[k] - self.low[far]) - self.low[near]
+        )
+        exponents = self.left[i] + self.right[j]
+        log_terms = (log_choose + constant) + self.head[i] + exponents
+        top = float(log_terms.max())
+        shift = top if top > 100.0 else 0.0
+        terms = np.exp(log_terms - shift) * -np.expm1(-exponents)
+        if slope is not None:
+            terms *= 1.0 - k * slope[i]
+        total = float(terms.sum())
+        if shift == 0.0:
+            return math.log1p(total)
+        return shift + math.log(total)  # the 1 is below exp(-100) of it
+
+
+def _by_recurrence(log_m: FloatArray, users: int) -> FloatArray:
+    """Miller's recurrence; needs `users >= len(log_m) - 1`. `log_m[i] = log M_i`."""
+    top = len(log_m) - 1
+    n = float(users)
+    i = np.arange(top + 1, dtype=float)
+    i[0] = 1.0  # entry 0 is never used
+    # a_{k,i} = C(k,i) / k * [i n^(1-i) (1 + 1/n)] * (1 - k / (i(n+1)))
+    head = np.log(i) - (i - 1.0) * math.log(n) + math.log1p(1.0 / n)
+    slope = 1.0 / (i * (n + 1.0))
+    product = _Product(head, log_m, np.zeros(top + 1))
+    floor = -math.inf
+    for k in range(2, top + 1):
+        log_moment = product.row(k, 1, k, -math.log(k), floor, slope)
+        product.extend(k, log_moment)
+        floor = _log_excess(log_moment)
+    return product.right
+
+
+def _mix(left: FloatArray, right: FloatArray, share: float) -> FloatArray:
+    """Log-moments of `share * A + (1 - share) * B` for independent A, B of mean 1.
+
+    `E[(share A + (1-share) B)^k] = sum_i Bin(k, share)(i) E[A^i] E[B^(k-i)]`.
+    """
+    top = len(left) - 1
+    head = np.arange(top + 1, dtype=float) * (math.log(share) - math.log1p(-share))
+    product = _Product(head, left, right)
+    result = np.zeros(top + 1)
+    for k in range(2, top + 1):
+        result[k] = product.row(k, 0, k, k * math.log1p(-share), _log_excess(float(result[k - 1])))
+    return result
+
+
+def _by_powering(log_m: FloatArray, users: int) -> FloatArray:
+    """The mean of `users` ratios from means of half as many; stable for every n."""
+    result, copies = log_m, 1
+    for bit in bin(users)[3:]:
+        result, copies = _mix(result, result, 0.5), 2 * copies
+        if bit == "1":
+            result, copies = _mix(log_m, result, 1.0 / (copies + 1)), copies + 1
+    return result
+
+
+@functools.lru_cache(maxsize=32)
+def _series(mean: MeanRatio, top: int) -> FloatArray:
+    log_m = mean.ratio.log_moments(np.arange(top + 1, dtype=float))
+    if mean.users == 1:
+        result = log_m
+    elif mean.users >= top:
+        result = _by_recurrence(log_m, mean.users)
+    else:
+        result = _by_powering(log_m, mean.users)
+    if mean.weight < 1.0:
+        result = _mix(result, np.zeros(top + 1), mean.weight)
+    result.flags.writeable = False
+    return result
+
+
+def log_moments(mean: MeanRatio, top: int) -> FloatArray:
+    """`log E[S^k]` for k = 0, 1, ..., top."""
+    # Small tables are made for powers of two and kept, so that near-by questions share one.
+    size = top if top > 4096 else max(64, 1 << (top - 1).bit_length())
+    return _series(mean, size)[: top + 1]
+
+
+@functools.lru_cache(maxsize=4096)
+def log_moment_bound(mean: MeanRatio, order: int) -> float:
+    """An upper bound on `log E[S^k]` for one large order k, close wherever it is of use.
+
+    With `g_i = E[V^i] - 1` and `y = weight x / n`, `m_k = k! [x^k] e^(x(1-weight)) A(y)^n` and
+    `A(y) = e^y + sum_{i>=2} g_i y^i / i!`. A product of two terms with i > k/2 has a degree above k,
+    so at most one such *jump* counts:
+
+    - none: `k! [x^k] e^x expm1(B(x))`, `B(x) = n log1p(e^-y sum_{2<=i<=k/2} g_i y^i / i!)`. The
+      trapezoidal rule with N points on the circle |x| = k returns `sum_j c_{k+jN} k^{jN}` in place
+      of the coefficient c_k; all coefficients are >= 0, so this can only be too large;
+    - one: `n sum_{i>k/2} C(k,i) g_i (weight/n)^i E[rest^(k-i)]`, where the rest, the round without
+      the jumping user, is at most S, so that its moments are at most `m_{k/2}`.
+
+    The split is of use where jumps dominate (many users); without it the first part alone is the
+    whole answer. The smaller of the two counts; infinity (no bound) where neither is finite.
+    """
+    k, n = order, mean.users
+    half = k // 2
+    i = np.arange(2, k + 1, dtype=float)
+    log_v = np.maximum(mean.ratio.log_moments(i), 1e-300)
+    log_g = log_v + np.log(-np.expm1(-log_v)) - special.gammaln(i + 1.0)
+    whole = _log_without_jump(log_g, mean, k)
+    without = _log_without_jump(log_g[: half - 1], mean, k)
+    if math.isinf(without):
+        return whole
+    log_half = float(log_moments(mean, half)[half]) if half <= 1024 else log_moment_bound(mean, half)
+    j = k - i[half - 1 :]
+    log_jump = log_g[half - 1 :] + (k - j) * math.log(mean.weight / n) - special.gammaln(j + 1.0)
+    jump = math.log(n) + float(special.gammaln(k + 1.0)) + float(special.logsumexp(log_jump)) + log_half
+    # The factorials are near k log k, and so is their round-off.
+    jump += 2.0**-53 * 16.0 * k * math.log(k)
+    # log(m_without + jump), where both may be far beyond the largest double.
+    return min(whole, without + float(np.logaddexp(0.0, jump - without)))
+
+
+def _log_without_jump(log_g: FloatArray, mean: MeanRatio, k: int) -> float:
+    """`log(1 + k! [x^k] e^x expm1(B(x)))` for the given `log(g_i / i!)`, i = 2, 3, ..."""
+    n = mean.users
+    radius = mean.weight * k / n
+    points = 2 * (int(16.0 * math.sqrt(k)) + 32)
+    i = np.arange(2, 2 + len(log_g))
+    log_terms = log_g + i * math.log(radius) - radius
+    if float(log_terms.max()) > 300.0:
+        return math.inf
+    folded = np.bincount(i % points, weights=np.exp(log_terms), minlength=points)
+    angles = 2.0 * math.pi * np.arange(points // 2 + 1) / points
+    cos_m1, sine = -2.0 * np.sin(0.5 * angles) ** 2, np.sin(angles)
+    # On the circle: unit = e^(y - |y|), and the rest of A(y) e^-|y|.
+    unit = np.exp(radius * (cos_m1 + 1j * sine))
+    rest = np.conj(np.fft.rfft(folded))
+    peak = n * math.log1p(float(rest[0].real))
+    if peak > 600.0:
+        return math.inf
+    base = k * (cos_m1 + 1j * (sine - angles))
+    near = np.abs(rest) < 0.5 * np.abs(unit)
+    bend = n * _complex_log1p(np.where(near, rest, 0.0) / np.where(near, unit, 1.0))
+    whole = np.where(near | (unit + rest == 0.0), 1e-300, unit + rest)
+    away = np.exp(n * np.log(whole) + 1j * k * ((1.0 - mean.weight) * sine - angles) + k * (1.0 - mean.weight) * cos_m1)
+    kernel = np.where(near, np.exp(base) * np.expm1(bend), away - np.exp(base))
+    weights = np.full(points // 2 + 1, 2.0)
+    weights[0] = weights[-1] = 1.0
+    mean_value = float(np.dot(weights, kernel.real)) / points
+    # k! e^k / k^k, by Stirling's series (an upper bound when cut after a positive term).
+    stirling = math.sqrt(2.0 * math.pi * k) * math.exp(1 / (12 * k) - 1 / (360 * k**3) + 1 / (1260 * k**5))
+    # Round-off: k * u in the exponents, and the cancellation of the oscillating sum.
+    slack = 2.0**-53 * (64.0 * math.sqrt(k) * math.log(k) + 8.0 * k) * math.expm1(peak)
+    return math.log1p(stirling * (max(mean_value, 0.0) + slack))
+
+
+def _complex_log1p(z: np.ndarray) -> np.ndarray:
+    """log(1 + z); numpy's own loses all digits near 0."""
+    a, b = z.real, z.imag
+    return 0.5 * np.log1p(a * (2.0 + a) + b * b) + 1j * np.arctan2(b, 1.0 + a)
+
+
+_DEPTH = 45.0
+"""Integrands are followed until they fall below exp(-45) of their peak."""
+
+_CELLS_MAX = 4_000_000
+"""Largest grid evaluated for one block of powers; beyond it the geometric-mean bound serves."""
+
+
+def _saddle(scale: float, a: float) -> float:
+    """The b at which `exp(-a W(z)) phi(z)` peaks, z = -scale * b: `b e^b = a / s^2 e^(-1/(2s^2))`."""
+    return float(special.wrightomega(math.log(a / scale**2) - 0.5 / scale**2).real)
+
+
+def _z_grid(scale: float, a: float, right: float) -> FloatArray:
+    """Nodes fine and wide enough for the trapezoidal rule at every parameter up to a."""
+    bend = _saddle(scale, a)
+    step = min(0.45 / math.sqrt(1.0 + bend), 0.2 * scale)
+    return np.arange(-scale * bend - 10.0, right + step, step)
+
+
+def _log_laplace(ratio: Ratio, a: FloatArray) -> FloatArray:
+    """`K(a) = log E exp(-a(V - 1))` for increasing a > 0, with full relative accuracy where tiny.
+
+    Trapezoidal rule in z for `W = exp(z/s - 1/(2s^2))`, whose error falls exponentially with the
+    step. Where K is small, `E[e^-v - 1 + v]` with `v = a(W - 1)` is summed instead of `E[e^-v]`:
+    E[v] = 0, and every term is >= 0.
+    """
+    s = ratio.scale
+    deviation = math.sqrt(math.expm1(min(1.0 / s**2, 700.0)))
+    centred = (a <= 1.0) | ((a <= 500.0) & (a * deviation <= 1.0))
+    result = np.empty_like(a)
+    for is_centred in (True, False):
+        chosen = a[centred == is_centred]
+        if not chosen.size:
+            continue
+        z = _z_grid(s, float(chosen[-1]), 2.0 / s + 10.0 if is_centred else 10.0)
+        step = float(z[1] - z[0])
+        log_density = -0.5 * z**2 + math.log(step / math.sqrt(2.0 * math.pi))
+        v = chosen[:, None] * np.expm1(z / s - 0.5 / s**2)
+        if is_centred:
+            value = np.log1p(_exp_remainder(v) @ np.exp(log_density))
+        else:
+            value = special.logsumexp(log_density - v, axis=1)
+        result[centred == is_centred] = value
+    if ratio.rate == 1.0:
+        return result
+    return np.where(
+        result > 1.0,
+        result + np.log(ratio.rate + (1.0 - ratio.rate) * np.exp(-result)),
+        np.log1p(ratio.rate * np.expm1(np.minimum(result, 1.0))),
+    )
+
+
+def _exp_remainder(v: FloatArray) -> FloatArray:
+    """`e^-v - 1 + v`, without cancellation for small v."""
+    small = np.abs(v) < 0.25
+    x = np.where(small, -v, 0.0)
+    series = np.zeros_like(v)
+    for j in range(14, 1, -1):
+        series = (series + 1.0) * x / j
+    # series = x/2 (1 + x/3 (1 + ...)), so that x * series = x^2/2 + x^3/6 + ...
+    return np.where(small, x * series, np.expm1(-np.where(small, 1.0, v)) + v)
+
+
+def geometric_bound(mean: MeanRatio, powers: FloatArray) -> FloatArray:
+    """An upper bound on `log E[S^-p]`: `n log E[V^(-weight p / n)]`.
+
+    By the inequality of arithmetic and geometric means `S >= prod_i V_i^(weight/n)`. Exact for one
+    user and weight 1, and close where p is far above n.
+    """
+    return mean.users * mean.ratio.log_moments(-mean.weight * powers / mean.users)
+
+
+def _negative_block(mean: MeanRatio, powers: FloatArray) -> FloatArray:
+    """`log E[S^-p]` for powers within a factor of two of each other."""
+    bound = geometric_bound(mean, powers)
+    s, n = mean.ratio.scale, mean.users
+    low, high = float(powers.min()), float(powers.max())
+    if (n == 1 and mean.weight == 1.0) or s < 0.1:
+        return bound
+    fall = _DEPTH / low
+    left = math.log(low) - fall - math.sqrt(2.0 * fall)
+    # t is about p / S, and S is small at most where all n ratios are.
+    reach = high / (n * s**2) + 0.5 / s**2 + 12.0 / (s * math.sqrt(n))
+    if mean.weight < 1.0:
+        reach = min(reach, -math.log1p(-mean.weight))
+    right = math.log(high) + reach + min(math.sqrt(2.0 * fall), math.log(2.0 + 2.0 * fall))
+    step = min(0.2, 0.5 / math.sqrt(high))
+    if right > 700.0:
+        return bound
+    nodes = len(_z_grid(s, math.exp(right) * mean.weight / n, 2.0 / s + 10.0))
+    if (right - left) / step * max(nodes, len(powers)) > _CELLS_MAX:
+        return bound
+    log_t = np.arange(left, right + step, step)
+    bend = n * _log_laplace(mean.ratio, np.exp(log_t) * (mean.weight / n))
+    log_excess = bend + np.log(-np.expm1(-bend))
+    # Gamma weights relative to their own sum: the normalisation then needs no log-gamma.
+    v = log_t - np.log(powers)[:, None]
+    log_gamma = powers[:, None] * (v - np.expm1(v))
+    total = special.logsumexp(log_gamma + log_excess, axis=1) - special.logsumexp(log_gamma, axis=1)
+    return np.minimum(np.logaddexp(0.0, total), bound)
+
+
+@functools.lru_cache(maxsize=256)
+def _negative_table(mean: MeanRatio, first: int) -> FloatArray:
+    """`log E[S^-p]` for p = first .. 2 first - 1."""
+    return _negative_block(mean, np.arange(first, 2 * first, dtype=float))
+
+
+def log_negative_moments(mean: MeanRatio, powers: FloatArray) -> FloatArray:
+    """`log E[S^-p]` for whole powers p >= 1 (an upper bound where the integral is out of reach)."""
+    result = np.empty(len(powers))
+    block = np.floor(np.log2(powers)).astype(int)
+    for b in np.unique(block):
+        chosen = block == b
+        if b <= 10:
+            table = _negative_table(mean, 1 << int(b))
+            result[chosen] = table[powers[chosen].astype(int) - (1 << int(b))]
+        else:  # too many to compute them all when only some are asked for
+            for some in np.array_split(np.flatnonzero(chosen), chosen.sum() // 1024 + 1):
+                result[some] = _negative_block(mean, powers[some])
+    return result

@@ -1,0 +1,191 @@
+"""Rényi DP of composed rounds, in both directions, and its conversion to (epsilon, delta).
+
+For a round with ratio S = dP/dQ (see ratio.py) and order L > 1
+
+    forward:  (L - 1) D_L(P || Q) = log E[S^L],      reverse:  (L - 1) D_L(Q || P) = log E[S^(1-L)],
+
+both convex in L and zero at L = 1. At whole orders they come from moments.py; between whole orders
+the chord of a convex function is an upper bound. Neither exceeds the same quantity for the moved
+user's own report with its own coin revealed, because everything else is post-processing of that.
+
+Composition adds logarithmic moments (Mironov 2017, Proposition 1). Conversion (Canonne, Kamath and
+Steinke 2020, Proposition 12, arXiv:2004.00010v4; Balle et al. 2020, Theorem 21):
+
+    epsilon = D_L + log(1 - 1/L) - (log delta + log L) / (L - 1),
+    delta   = exp((L - 1)(D_L - epsilon)) (1 - 1/L)^(L-1) / L,
+
+for the best L. Each direction is converted on its own, and the worse result counts. The grid of
+orders grows until the best order lies inside it.
+
+Error: the moments are inflated by their round-off bound, the conversion by that of its terms.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+
+from shoal import moments
+from shoal._validate import ORDER_MAX, FloatArray
+from shoal.ratio import MeanRatio, Ratio
+
+Direction = Literal["forward", "reverse"]
+DIRECTIONS: tuple[Direction, ...] = ("forward", "reverse")
+
+Part = tuple[MeanRatio, int]
+"""A round and how often it is repeated."""
+
+_UNIT = 2.0**-53
+_SERIES_FREE = 1024
+"""Up to here all whole orders are computed together: it takes milliseconds."""
+
+_CONTOUR_MAX = 1_000_000
+"""One order costs time and memory proportional to it; beyond this the local bound serves."""
+
+
+def log_moments(mean: MeanRatio, orders: FloatArray, direction: Direction, *, quick: bool = False) -> FloatArray:
+    """Upper bounds on `(L - 1) D_L` at real orders L > 1.
+
+    Exact up to round-off at whole orders (to 16,384 in the forward direction), by chords between
+    them. `quick` leaves out what takes seconds: large whole orders at which the heavy tail of one
+    report dominates, which are of no use for a conversion, then get the local bound.
+    """
+    local = Ratio(scale=mean.ratio.scale, rate=mean.ratio.rate * mean.weight).log_moments(orders)
+    if mean.is_single:  # closed form at every real order, and the same in both directions
+        return local * (1.0 + moments.roundoff(orders))
+    below = np.floor(orders)
+    above = np.ceil(orders)
+    whole, where = np.unique(np.concatenate([below, above]), return_inverse=True)
+    values = _whole(mean, whole, direction, quick)[where.reshape(-1)]
+    share = orders - below
+    start, end = values[: len(orders)], values[len(orders) :]
+    known = np.isfinite(start) & np.isfinite(end)  # no bound at an end, no bound on the chord
+    chord = np.full(len(orders), math.inf)
+    chord[known] = start[known] + share[known] * (end[known] - start[known])
+    return np.minimum(chord, local) * (1.0 + moments.roundoff(orders))
+
+
+def _whole(mean: MeanRatio, orders: FloatArray, direction: Direction, quick: bool) -> FloatArray:
+    """The same at whole orders >= 1, without the margin for round-off."""
+    result = np.zeros(len(orders))
+    if direction == "reverse":
+        chosen = orders > 1
+        result[chosen] = moments.log_negative_moments(mean, orders[chosen] - 1.0)
+        return result
+    together = orders <= _SERIES_FREE
+    if not quick and mean.users >= orders[-1]:
+        together |= orders <= moments.SERIES_MAX
+    alone = np.flatnonzero(~together & (orders <= _CONTOUR_MAX))
+    result[orders > _CONTOUR_MAX] = math.inf
+    result[alone] = [moments.log_moment_bound(mean, int(k)) for k in orders[alone]]
+    if not quick:
+        together |= np.isinf(result) & (orders <= moments.SERIES_MAX)
+    if together.any():
+        table = moments.log_moments(mean, int(orders[together].max()))
+        result[together] = table[orders[together].astype(int)]
+    return result
+
+
+def rdp(parts: Sequence[Part], orders: FloatArray, direction: Direction) -> FloatArray:
+    """`D_L` of the composed rounds at real orders."""
+    total = sum((count * log_moments(mean, orders, direction) for mean, count in parts), np.zeros(len(orders)))
+    return total / (orders - 1.0)
+
+
+@functools.lru_cache(maxsize=64)
+def grid(level: int) -> FloatArray:
+    """Orders of one level: 0 for L <= 64, 1 up to 1,024, each further one twice as far."""
+    if level == 0:
+        return np.concatenate([np.linspace(1.02, 2.0, 50)[:-1], np.linspace(2.0, 8.0, 25), np.arange(9.0, 65.0)])
+    if level == 1:
+        return np.arange(65.0, _SERIES_FREE + 1.0)
+    return np.round(_SERIES_FREE * 2.0 ** (level - 2.0 + np.arange(1, 5) / 4.0))
+
+
+@functools.lru_cache(maxsize=512)
+def _level(mean: MeanRatio, direction: Direction, level: int) -> FloatArray:
+    return log_moments(mean, grid(level), direction, quick=True)
+
+
+def _search(
+    parts: Sequence[Part], direction: Direction, objective: Callable[[FloatArray, FloatArray], FloatArray]
+) -> tuple[float, float]:
+    """The least value of an objective(orders, log-moments), and the order that gives it.
+
+    Levels are added until the best order is no longer the last one of its level.
+    """
+    best, at, level = math.inf, math.nan, 0
+    while True:
+        orders = grid(level)
+        total = sum((count * _level(mean, direction, level) for mean, count in parts), np.zeros(len(orders)))
+        values = objective(orders, total)
+        i = int(np.argmin(values))
+        if values[i] < best:
+            best, at = float(values[i]), float(orders[i])
+        if at < orders[-1] or orders[-1] * 2.0 > ORDER_MAX:
+            break
+        level += 1
+    # Above the dense levels, halve the gap around the best order until it no longer pays.
+    gap = at * 2.0**0.25 - at
+    while at > _SERIES_FREE and gap >= 1.0:
+        orders = np.round(np.array([max(at - gap / 2.0, _SERIES_FREE), at + gap / 2.0]))
+        total = sum((count * log_moments(mean, orders, direction, quick=True) for mean, count in parts), np.zeros(2))
+        values = objective(orders, total)
+        i = int(np.argmin(values))
+        if values[i] < best:
+            gain = best - float(values[i])
+            best, at = float(values[i]), float(orders[i])
+            if gain < 1e-9 * abs(best):
+                break
+        gap /= 2.0
+    return best, at
+
+
+def _epsilon_terms(orders: FloatArray, log_moment: FloatArray, delta: float) -> FloatArray:
+    penalty = (math.log(delta) + np.log(orders)) / (orders - 1.0)
+    value = log_moment / (orders - 1.0) + np.log1p(-1.0 / orders) - penalty
+    return value + 8.0 * _UNIT * (log_moment / (orders - 1.0) + np.abs(penalty) + 1.0 / orders)
+
+
+def _log_delta_terms(orders: FloatArray, log_moment: FloatArray, epsilon: float) -> FloatArray:
+    gain = (orders - 1.0) * epsilon
+    value = log_moment - gain + (orders - 1.0) * np.log1p(-1.0 / orders) - np.log(orders)
+    return value + 8.0 * _UNIT * (log_moment + gain + 2.0 + np.log(orders))
+
+
+def _worst(parts: Sequence[Part], orders: FloatArray | None, objective: Callable[[FloatArray, FloatArray], FloatArray]) -> float:
+    worst = -math.inf
+    for direction in DIRECTIONS:
+        if orders is None:
+            value, _ = _search(parts, direction, objective)
+        else:
+            value = float(objective(orders, rdp(parts, orders, direction) * (orders - 1.0)).min())
+        worst = max(worst, value)
+    return worst
+
+
+def epsilon(parts: Sequence[Part], delta: float, orders: FloatArray | None = None) -> float:
+    """The least epsilon that Rényi DP proves at this delta; `orders` restricts the search to them."""
+    if not parts:
+        return 0.0
+    return max(0.0, _worst(parts, orders, lambda o, m: _epsilon_terms(o, m, delta)))
+
+
+def delta(parts: Sequence[Part], epsilon: float, orders: FloatArray | None = None) -> float:
+    """The least delta that Rényi DP proves at this epsilon, at most 1 and never rounded to 0."""
+    if not parts:
+        return 0.0
+    log_delta = _worst(parts, orders, lambda o, m: _log_delta_terms(o, m, epsilon))
+    if log_delta >= 0.0:
+        return 1.0
+    return max(math.exp(log_delta), 5e-324)
+
+
+def best_order(parts: Sequence[Part], delta: float) -> float:
+    """The order that gives `epsilon(parts, delta)`, in the direction that is worse."""
+    found = [_search(parts, d, lambda o, m: _epsilon_terms(o, m, delta)) for d in DIRECTIONS]
+    return max(found)[1]
