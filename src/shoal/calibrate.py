@@ -59,7 +59,7 @@ def sigma(
     low, high = None, 1.0
     while not is_met(high):
         if high >= most:
-            raise ValueError(f"epsilon must be reachable: {target} is not met even with sigma = {most:g}")
+            raise ValueError(f"epsilon must be reachable, got {target}, which even sigma = {most:g} does not meet")
         low, high = high, min(high * 4.0, most)
     while low is None:
         if high <= least:
@@ -78,9 +78,7 @@ def sigma(
     return high
 
 
-def rounds(
-    mechanism: Mechanism, *, epsilon: float, delta: float, method: Method = "rdp", orders: Any = None
-) -> int:
+def rounds(mechanism: Mechanism, *, epsilon: float, delta: float, method: Method = "rdp", orders: Any = None) -> int:
     """The largest number of rounds that meets the target.
 
     >>> from shoal import ShuffledCheckIn
@@ -132,7 +130,7 @@ def users(
     # "Not met" is monotone in the number of users: the answer is one more than its last place.
     last = _largest(lambda extra: not is_met(first + extra), _validate.USERS_MAX - first, start=0)
     if last >= _validate.USERS_MAX - first:
-        raise ValueError(f"epsilon must be reachable: {target} is not met even with {_validate.USERS_MAX} users")
+        raise ValueError(f"epsilon must be reachable, got {target}, which no number of users meets")
     return first + last + 1
 
 

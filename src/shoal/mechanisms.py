@@ -61,7 +61,9 @@ class Mechanism:
         self._set("sigma", _validate.sigma(self.sigma))
         _validate.choice("adjacency", self.adjacency, get_args(Adjacency))
         # sigma / 2 must stay in the range too, or a valid sigma would fail for "replace" only later.
-        _validate.sigma(self.sigma / _MOVE[self.adjacency], name="sigma / 2" if self.adjacency == "replace" else "sigma")
+        _validate.sigma(
+            self.sigma / _MOVE[self.adjacency], name="sigma / 2" if self.adjacency == "replace" else "sigma"
+        )
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -292,7 +294,9 @@ def from_dict(data: Mapping[str, Any]) -> Mechanism:
     fields = {k: v for k, v in data.items() if k != "mechanism"}
     known = {f.name for f in dataclasses.fields(cls)}
     if set(fields) != known:
-        raise ValueError(f"{name} must have the fields {', '.join(sorted(known))}, got {', '.join(sorted(map(str, fields)))}")
+        raise ValueError(
+            f"{name} must have the fields {', '.join(sorted(known))}, got {', '.join(sorted(map(str, fields)))}"
+        )
     return cls(**fields)
 
 
@@ -331,7 +335,11 @@ def ask_epsilon(parts: Callable[[int], Parts], delta: Any, rounds: Any, method: 
     """Epsilon of `parts(rounds)` for one or many deltas and rounds."""
     chosen = _check_method(method, orders)
     return _ask(
-        delta, "delta", _validate.delta, rounds, lambda d, r: Interval(lower=0.0, upper=rdp.epsilon(parts(r), d, chosen))
+        delta,
+        "delta",
+        _validate.delta,
+        rounds,
+        lambda d, r: Interval(lower=0.0, upper=rdp.epsilon(parts(r), d, chosen)),
     )
 
 
@@ -339,7 +347,11 @@ def ask_delta(parts: Callable[[int], Parts], epsilon: Any, rounds: Any, method: 
     """Delta of `parts(rounds)` for one or many epsilons and rounds."""
     chosen = _check_method(method, orders)
     return _ask(
-        epsilon, "epsilon", _validate.epsilon, rounds, lambda e, r: Interval(lower=0.0, upper=rdp.delta(parts(r), e, chosen))
+        epsilon,
+        "epsilon",
+        _validate.epsilon,
+        rounds,
+        lambda e, r: Interval(lower=0.0, upper=rdp.delta(parts(r), e, chosen)),
     )
 
 
@@ -347,4 +359,7 @@ def ask_rdp(parts: Parts, orders: Any, direction: str) -> FloatArray:
     """Rényi DP of `parts` at one or many orders; always an array."""
     _validate.choice("direction", direction, ("worse", *rdp.DIRECTIONS))
     checked = _validate.orders(orders)
-    return np.max([rdp.rdp(parts, checked, d) for d in rdp.DIRECTIONS if direction in ("worse", d)], axis=0)
+    worst: FloatArray = np.max(
+        [rdp.rdp(parts, checked, d) for d in rdp.DIRECTIONS if direction in ("worse", d)], axis=0
+    )
+    return worst

@@ -27,10 +27,13 @@ import functools
 import math
 
 import numpy as np
+import numpy.typing as npt
 from scipy import special
 
 from shoal._validate import FloatArray
 from shoal.ratio import MeanRatio, Ratio
+
+ComplexArray = npt.NDArray[np.complex128]
 
 _DROP = 50.0
 """Terms below exp(-50) of the sum are left out: together less than 1e-17 of it for k <= 10^4."""
@@ -218,7 +221,7 @@ def log_moment_bound(mean: MeanRatio, order: int) -> float:
     without = _log_without_jump(log_g[: half - 1], mean, k)
     if math.isinf(without):
         return whole
-    log_half = float(log_moments(mean, half)[half]) if half <= 1024 else log_moment_bound(mean, half)
+    log_half = float(log_moments(mean, half)[half]) if half <= 256 else log_moment_bound(mean, half)
     j = k - i[half - 1 :]
     log_jump = log_g[half - 1 :] + (k - j) * math.log(mean.weight / n) - special.gammaln(j + 1.0)
     jump = math.log(n) + float(special.gammaln(k + 1.0)) + float(special.logsumexp(log_jump)) + log_half
@@ -251,7 +254,10 @@ def _log_without_jump(log_g: FloatArray, mean: MeanRatio, k: int) -> float:
     bend = n * _complex_log1p(np.where(near, rest, 0.0) / np.where(near, unit, 1.0))
     whole = np.where(near | (unit + rest == 0.0), 1e-300, unit + rest)
     away = np.exp(n * np.log(whole) + 1j * k * ((1.0 - mean.weight) * sine - angles) + k * (1.0 - mean.weight) * cos_m1)
-    kernel = np.where(near, np.exp(base) * np.expm1(bend), away - np.exp(base))
+    # expm1 only where it is needed and cannot overflow; elsewhere the two exponentials are apart.
+    close = near & (np.abs(bend) < 1.0)
+    apart = np.where(near, np.exp(base + np.where(near, bend, 0.0)), away) - np.exp(base)
+    kernel = np.where(close, np.exp(base) * np.expm1(np.where(close, bend, 0.0)), apart)
     weights = np.full(points // 2 + 1, 2.0)
     weights[0] = weights[-1] = 1.0
     mean_value = float(np.dot(weights, kernel.real)) / points
@@ -262,10 +268,11 @@ def _log_without_jump(log_g: FloatArray, mean: MeanRatio, k: int) -> float:
     return math.log1p(stirling * (max(mean_value, 0.0) + slack))
 
 
-def _complex_log1p(z: np.ndarray) -> np.ndarray:
+def _complex_log1p(z: ComplexArray) -> ComplexArray:
     """log(1 + z); numpy's own loses all digits near 0."""
     a, b = z.real, z.imag
-    return 0.5 * np.log1p(a * (2.0 + a) + b * b) + 1j * np.arctan2(b, 1.0 + a)
+    result: ComplexArray = 0.5 * np.log1p(a * (2.0 + a) + b * b) + 1j * np.arctan2(b, 1.0 + a)
+    return result
 
 
 _DEPTH = 45.0
@@ -322,13 +329,15 @@ def _log_laplace(ratio: Ratio, a: FloatArray) -> FloatArray:
 
 def _exp_remainder(v: FloatArray) -> FloatArray:
     """`e^-v - 1 + v`, without cancellation for small v."""
-    small = np.abs(v) < 0.25
-    x = np.where(small, -v, 0.0)
-    series = np.zeros_like(v)
-    for j in range(14, 1, -1):
+    result = np.expm1(-v) + v
+    small = np.abs(v) < 0.03
+    x = -v[small]
+    series = np.zeros_like(x)
+    for j in range(9, 1, -1):
         series = (series + 1.0) * x / j
     # series = x/2 (1 + x/3 (1 + ...)), so that x * series = x^2/2 + x^3/6 + ...
-    return np.where(small, x * series, np.expm1(-np.where(small, 1.0, v)) + v)
+    result[small] = x * series
+    return result
 
 
 def geometric_bound(mean: MeanRatio, powers: FloatArray) -> FloatArray:
@@ -382,10 +391,10 @@ def log_negative_moments(mean: MeanRatio, powers: FloatArray) -> FloatArray:
     block = np.floor(np.log2(powers)).astype(int)
     for b in np.unique(block):
         chosen = block == b
-        if b <= 10:
+        if b <= 10 and chosen.sum() > 4:
             table = _negative_table(mean, 1 << int(b))
             result[chosen] = table[powers[chosen].astype(int) - (1 << int(b))]
-        else:  # too many to compute them all when only some are asked for
+        else:  # too large a block to compute when only some are asked for
             for some in np.array_split(np.flatnonzero(chosen), chosen.sum() // 1024 + 1):
                 result[some] = _negative_block(mean, powers[some])
     return result

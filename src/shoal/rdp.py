@@ -40,7 +40,7 @@ Part = tuple[MeanRatio, int]
 """A round and how often it is repeated."""
 
 _UNIT = 2.0**-53
-_SERIES_FREE = 1024
+_DENSE = 256
 """Up to here all whole orders are computed together: it takes milliseconds."""
 
 _CONTOUR_MAX = 1_000_000
@@ -66,7 +66,8 @@ def log_moments(mean: MeanRatio, orders: FloatArray, direction: Direction, *, qu
     known = np.isfinite(start) & np.isfinite(end)  # no bound at an end, no bound on the chord
     chord = np.full(len(orders), math.inf)
     chord[known] = start[known] + share[known] * (end[known] - start[known])
-    return np.minimum(chord, local) * (1.0 + moments.roundoff(orders))
+    result: FloatArray = np.minimum(chord, local) * (1.0 + moments.roundoff(orders))
+    return result
 
 
 def _whole(mean: MeanRatio, orders: FloatArray, direction: Direction, quick: bool) -> FloatArray:
@@ -76,9 +77,9 @@ def _whole(mean: MeanRatio, orders: FloatArray, direction: Direction, quick: boo
         chosen = orders > 1
         result[chosen] = moments.log_negative_moments(mean, orders[chosen] - 1.0)
         return result
-    together = orders <= _SERIES_FREE
-    if not quick and mean.users >= orders[-1]:
-        together |= orders <= moments.SERIES_MAX
+    together = orders <= _DENSE
+    if not quick:
+        together |= orders <= (moments.SERIES_MAX if mean.users >= orders[-1] else 1024)
     alone = np.flatnonzero(~together & (orders <= _CONTOUR_MAX))
     result[orders > _CONTOUR_MAX] = math.inf
     result[alone] = [moments.log_moment_bound(mean, int(k)) for k in orders[alone]]
@@ -98,12 +99,12 @@ def rdp(parts: Sequence[Part], orders: FloatArray, direction: Direction) -> Floa
 
 @functools.lru_cache(maxsize=64)
 def grid(level: int) -> FloatArray:
-    """Orders of one level: 0 for L <= 64, 1 up to 1,024, each further one twice as far."""
+    """Orders of one level: 0 for L <= 64, 1 up to 256, each further one twice as far."""
     if level == 0:
         return np.concatenate([np.linspace(1.02, 2.0, 50)[:-1], np.linspace(2.0, 8.0, 25), np.arange(9.0, 65.0)])
     if level == 1:
-        return np.arange(65.0, _SERIES_FREE + 1.0)
-    return np.round(_SERIES_FREE * 2.0 ** (level - 2.0 + np.arange(1, 5) / 4.0))
+        return np.arange(65.0, _DENSE + 1.0)
+    return np.round(_DENSE * 2.0 ** (level - 2.0 + np.arange(1, 5) / 4.0))
 
 
 @functools.lru_cache(maxsize=512)
@@ -131,8 +132,8 @@ def _search(
         level += 1
     # Above the dense levels, halve the gap around the best order until it no longer pays.
     gap = at * 2.0**0.25 - at
-    while at > _SERIES_FREE and gap >= 1.0:
-        orders = np.round(np.array([max(at - gap / 2.0, _SERIES_FREE), at + gap / 2.0]))
+    while at > _DENSE and gap >= 1.0:
+        orders = np.round(np.array([max(at - gap / 2.0, _DENSE), at + gap / 2.0]))
         total = sum((count * log_moments(mean, orders, direction, quick=True) for mean, count in parts), np.zeros(2))
         values = objective(orders, total)
         i = int(np.argmin(values))
@@ -147,45 +148,51 @@ def _search(
 
 def _epsilon_terms(orders: FloatArray, log_moment: FloatArray, delta: float) -> FloatArray:
     penalty = (math.log(delta) + np.log(orders)) / (orders - 1.0)
-    value = log_moment / (orders - 1.0) + np.log1p(-1.0 / orders) - penalty
-    return value + 8.0 * _UNIT * (log_moment / (orders - 1.0) + np.abs(penalty) + 1.0 / orders)
+    value: FloatArray = log_moment / (orders - 1.0) + np.log1p(-1.0 / orders) - penalty
+    value += 8.0 * _UNIT * (log_moment / (orders - 1.0) + np.abs(penalty) + 1.0 / orders)
+    return value
 
 
 def _log_delta_terms(orders: FloatArray, log_moment: FloatArray, epsilon: float) -> FloatArray:
     gain = (orders - 1.0) * epsilon
-    value = log_moment - gain + (orders - 1.0) * np.log1p(-1.0 / orders) - np.log(orders)
-    return value + 8.0 * _UNIT * (log_moment + gain + 2.0 + np.log(orders))
+    value: FloatArray = log_moment - gain + (orders - 1.0) * np.log1p(-1.0 / orders) - np.log(orders)
+    value += 8.0 * _UNIT * (log_moment + gain + 2.0 + np.log(orders))
+    return value
 
 
-def _worst(parts: Sequence[Part], orders: FloatArray | None, objective: Callable[[FloatArray, FloatArray], FloatArray]) -> float:
-    worst = -math.inf
-    for direction in DIRECTIONS:
-        if orders is None:
-            value, _ = _search(parts, direction, objective)
-        else:
-            value = float(objective(orders, rdp(parts, orders, direction) * (orders - 1.0)).min())
-        worst = max(worst, value)
-    return worst
+def _worst(
+    parts: Sequence[Part], orders: FloatArray | None, objective: Callable[[FloatArray, FloatArray], FloatArray]
+) -> tuple[float, float]:
+    """The worse of both directions' best values of an objective, and the order that gives it."""
+    if orders is not None:
+        tables = [objective(orders, rdp(parts, orders, d) * (orders - 1.0)) for d in DIRECTIONS]
+        return max((float(t.min()), float(orders[int(np.argmin(t))])) for t in tables)
+    best, at = _search(parts, "forward", objective)
+    # If the reverse direction does no worse at this one order, its best is no worse either.
+    same = np.array([at])
+    total = sum((count * log_moments(mean, same, "reverse", quick=True) for mean, count in parts), np.zeros(1))
+    if float(objective(same, total)[0]) <= best:
+        return best, at
+    return max((best, at), _search(parts, "reverse", objective))
 
 
 def epsilon(parts: Sequence[Part], delta: float, orders: FloatArray | None = None) -> float:
     """The least epsilon that Rényi DP proves at this delta; `orders` restricts the search to them."""
     if not parts:
         return 0.0
-    return max(0.0, _worst(parts, orders, lambda o, m: _epsilon_terms(o, m, delta)))
+    return max(0.0, _worst(parts, orders, lambda o, m: _epsilon_terms(o, m, delta))[0])
 
 
 def delta(parts: Sequence[Part], epsilon: float, orders: FloatArray | None = None) -> float:
     """The least delta that Rényi DP proves at this epsilon, at most 1 and never rounded to 0."""
     if not parts:
         return 0.0
-    log_delta = _worst(parts, orders, lambda o, m: _log_delta_terms(o, m, epsilon))
+    log_delta, _ = _worst(parts, orders, lambda o, m: _log_delta_terms(o, m, epsilon))
     if log_delta >= 0.0:
         return 1.0
     return max(math.exp(log_delta), 5e-324)
 
 
 def best_order(parts: Sequence[Part], delta: float) -> float:
-    """The order that gives `epsilon(parts, delta)`, in the direction that is worse."""
-    found = [_search(parts, d, lambda o, m: _epsilon_terms(o, m, delta)) for d in DIRECTIONS]
-    return max(found)[1]
+    """The order that gives `epsilon(parts, delta)`."""
+    return _worst(parts, None, lambda o, m: _epsilon_terms(o, m, delta))[1]

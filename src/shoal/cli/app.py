@@ -1,0 +1,596 @@
+"""The commands."""
+
+from __future__ import annotations
+
+import enum
+import functools
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from shoal.mechanisms import Mechanism, Method
+
+app = typer.Typer(
+    name="shoal",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="How private are shuffled Gaussian reports?\n\n"
+    "Each user adds Gaussian noise to a vector and sends it to a shuffler, which hands the reports, "
+    "permuted, to a server that nobody trusts.\n\n"
+    "[bold]Mechanisms[/bold]: local (no shuffler), shuffle, subsampled (m of n users a round), check-in (each user "
+    "takes part on its own coin), balls-and-bins (central noise, one random batch per epoch).\n\n"
+    "[bold]Start with[/bold]\n\n"
+    "shoal epsilon check-in --users 60000 --rate 0.1 --sigma 5 --delta 1e-5 --rounds 1,100,5540\n\n"
+    "shoal compare shuffle --users 60000 --sigma 9.48 --delta 1/60000 --rounds 7",
+)
+calibrate_app = typer.Typer(
+    no_args_is_help=True, help="The least noise, the most rounds or the fewest users for a target."
+)
+app.add_typer(calibrate_app, name="calibrate")
+
+
+class Kind(str, enum.Enum):
+    local = "local"
+    shuffle = "shuffle"
+    subsampled = "subsampled"
+    check_in = "check-in"
+    balls_and_bins = "balls-and-bins"
+
+
+class CrowdChoice(str, enum.Enum):
+    identical = "identical"
+    any = "any"
+    both = "both"
+
+
+class AdjacencyChoice(str, enum.Enum):
+    zero_out = "zero-out"
+    replacement = "replace"
+
+
+class MethodChoice(str, enum.Enum):
+    rdp = "rdp"
+
+
+KindArg = Annotated[Kind, typer.Argument(help="The mechanism.", show_default=False)]
+Users = Annotated[str | None, typer.Option(metavar="N", help="Number of users (shuffle, subsampled, check-in).")]
+Sample = Annotated[str | None, typer.Option(metavar="M", help="Users sampled each round (subsampled).")]
+Rate = Annotated[str | None, typer.Option(metavar="P", help="Probability of checking in (check-in).")]
+Bins = Annotated[str | None, typer.Option(metavar="N", help="Number of batches per epoch (balls-and-bins).")]
+Sigma = Annotated[str | None, typer.Option(metavar="X", help="Noise multiplier: standard deviation / clipping norm.")]
+Delta = Annotated[str, typer.Option(metavar="D[,D…]", help="Delta, such as 1e-5 or 1/60000.", show_default=False)]
+Epsilon = Annotated[str, typer.Option(metavar="E[,E…]", help="Epsilon.", show_default=False)]
+Rounds = Annotated[
+    str,
+    typer.Option(
+        metavar="T[,T…]", help="Rounds: 1,100,5540, a range 1-7, 100-1000:100 (steps), 1-5540@50 (50 values)."
+    ),
+]
+CrowdOpt = Annotated[
+    CrowdChoice | None,
+    typer.Option(help="What the others hold: the paper's idealised crowd, anything, or both. [default: both]"),
+]
+AdjacencyOpt = Annotated[AdjacencyChoice, typer.Option(help="One user's vector becomes zero, or any other vector.")]
+MethodOpt = Annotated[MethodChoice, typer.Option(help="How epsilon and delta are computed.")]
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw a picture (.png, .svg or .pdf).")]
+
+
+def _refuse(message: str) -> NoReturn:
+    print(f"shoal: {message}", file=sys.stderr)
+    raise typer.Exit(code=2)
+
+
+def _clear_errors(function: Callable[..., None]) -> Callable[..., None]:
+    """Bad input ends in one sentence and exit code 2, not in a traceback."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        try:
+            function(*args, **kwargs)
+        except (ValueError, OSError) as error:
+            _refuse(str(error))
+
+    return wrapped
+
+
+def _variants(
+    kind: Kind, given: dict[str, str | None], crowd: CrowdChoice | None, adjacency: AdjacencyChoice, **known: Any
+) -> list[tuple[str | None, Mechanism]]:
+    """The mechanism under each crowd asked for."""
+    from shoal.cli import parse
+
+    shown = parse.crowds(kind.value, crowd.value if crowd else None)
+    m = parse.mechanism(kind.value, given, adjacency.value, **known)
+    return [(c, parse.with_crowd(m, c)) for c in shown]
+
+
+def _given(
+    users: str | None, sample: str | None, rate: str | None, bins: str | None, sigma: str | None
+) -> dict[str, str | None]:
+    return {"users": users, "sample": sample, "rate": rate, "bins": bins, "sigma": sigma}
+
+
+SYMBOL = {"epsilon": "ε", "delta": "δ"}
+
+
+def _report(
+    question: str,
+    variants: list[tuple[str | None, Mechanism]],
+    given: list[float],
+    rounds: list[int],
+    method: Method,
+    as_json: bool,
+    plot: Path | None,
+) -> None:
+    """Epsilon at deltas, or delta at epsilons: the same table, JSON, sentence and picture."""
+    from shoal.cli import show
+
+    other = "delta" if question == "epsilon" else "epsilon"
+    rows: list[dict[str, Any]] = []
+    for crowd, m in variants:
+        for value in given:
+            answers = getattr(m, question)(**{other: value}, rounds=rounds, method=method)
+            for count, answer in zip(rounds, answers, strict=True):
+                words = {question: show.rounded(answer.upper), other: show.plain(value)}
+                text = show.guarantee(m, rounds=count, method=method, **words)
+                row = {"crowd": crowd, "rounds": count, other: value, question: show.interval(answer)}
+                rows.append({**row, "guarantee": text})
+    path = None if plot is None else _picture(question, variants, given, rounds, method, plot)
+    first = variants[0][1]
+    if as_json:
+        fields = {k: v for k, v in first.to_dict().items() if k != "crowd"}
+        show.emit_json({"mechanism": fields, "method": method, "rows": rows, "plot": path and str(path)})
+        return
+    cells = [
+        [show.crowd_name(r["crowd"]), f"{r['rounds']:,}", show.plain(r[other]), *show.bounds(r[question])] for r in rows
+    ]
+    asked, answer_name = SYMBOL[other], SYMBOL[question]
+    heads = ["crowd", "rounds", asked, f"{answer_name} ≥", f"{answer_name} ≤"]
+    show.table(f"{first.label}: {show.settings(first)}; {first.adjacency} adjacency", heads, cells)
+    for crowd, _ in variants:
+        show.say([row for row in rows if row["crowd"] == crowd][-1]["guarantee"])
+    if path:
+        show.say(f"Picture: {path}")
+
+
+def _picture(
+    question: str,
+    variants: list[tuple[str | None, Mechanism]],
+    given: list[float],
+    rounds: list[int],
+    method: Method,
+    file: Path,
+) -> Path:
+    """Epsilon against rounds (a line a crowd and delta), or delta against epsilon (a line a crowd and rounds)."""
+    from shoal.cli import parse, show
+    from shoal.plots import Line, draw
+
+    by_rounds = question == "epsilon"
+    other = "delta" if by_rounds else "epsilon"
+    if by_rounds:
+        x: list[Any] = parse.log_spaced(min(rounds) if len(rounds) > 1 else 1, max(rounds), rounds)
+        keys: list[Any] = given
+    else:
+        x = parse.evenly_spaced(given)
+        keys = rounds
+    lines = []
+    for crowd, m in variants:
+        for key in keys:
+            fixed = {other: key, "rounds": x} if by_rounds else {other: x, "rounds": key}
+            answers = getattr(m, question)(**fixed, method=method)
+            words = [] if crowd is None else [f"{show.crowd_name(crowd)} crowd"]
+            if len(keys) > 1:
+                words.append(f"δ = {show.plain(key)}" if by_rounds else f"{key:,} rounds")
+            lower = [a.lower for a in answers]
+            lines.append(
+                Line(
+                    label=", ".join(words) or m.label,
+                    x=x,
+                    upper=[a.upper for a in answers],
+                    lower=lower if any(lower) else None,
+                )
+            )
+    first = variants[0][1]
+    notes = [f"{first.adjacency} adjacency"]
+    if len(keys) == 1:
+        notes.append(f"δ = {show.plain(keys[0])}" if by_rounds else f"rounds = {keys[0]:,}")
+    return draw(
+        lines,
+        file,
+        title=f"{first.label}: {show.settings(first)}\n{', '.join(notes)}",
+        xlabel="rounds" if by_rounds else "ε",
+        ylabel=f"{SYMBOL[question]} (upper bound)",
+    )
+
+
+@app.command()
+@_clear_errors
+def epsilon(
+    mechanism: KindArg,
+    delta: Delta,
+    users: Users = None,
+    sample: Sample = None,
+    rate: Rate = None,
+    bins: Bins = None,
+    sigma: Sigma = None,
+    rounds: Rounds = "1",
+    crowd: CrowdOpt = None,
+    adjacency: AdjacencyOpt = AdjacencyChoice.zero_out,
+    method: MethodOpt = MethodChoice.rdp,
+    as_json: Json = False,
+    plot: Plot = None,
+) -> None:
+    """Epsilon after some rounds.
+
+    [bold]Examples[/bold]
+
+    shoal epsilon check-in --users 60000 --rate 0.1 --sigma 5 --delta 1e-5 --rounds 1,100,5540
+
+    shoal epsilon shuffle --users 60000 --sigma 9.48 --delta 1/60000 --rounds 1-7 --crowd identical
+
+    shoal epsilon local --sigma 5 --delta 1e-5 --rounds 1-1000@30 --plot local.png
+    """
+    from shoal import _validate
+    from shoal.cli import parse
+
+    deltas = [_validate.delta(d) for d in parse.numbers("delta", delta)]
+    counts = parse.whole_numbers("rounds", rounds)
+    variants = _variants(mechanism, _given(users, sample, rate, bins, sigma), crowd, adjacency)
+    _report("epsilon", variants, deltas, counts, method.value, as_json, plot)
+
+
+@app.command()
+@_clear_errors
+def delta(
+    mechanism: KindArg,
+    epsilon: Epsilon,
+    users: Users = None,
+    sample: Sample = None,
+    rate: Rate = None,
+    bins: Bins = None,
+    sigma: Sigma = None,
+    rounds: Rounds = "1",
+    crowd: CrowdOpt = None,
+    adjacency: AdjacencyOpt = AdjacencyChoice.zero_out,
+    method: MethodOpt = MethodChoice.rdp,
+    as_json: Json = False,
+    plot: Plot = None,
+) -> None:
+    """Delta at a given epsilon.
+
+    [bold]Examples[/bold]
+
+    shoal delta shuffle --users 1000 --sigma 2 --epsilon 0.1,0.2,0.5
+
+    shoal delta check-in --users 60000 --rate 0.1 --sigma 5 --epsilon 0.1 --rounds 5540 --json
+    """
+    from shoal import _validate
+    from shoal.cli import parse
+
+    epsilons = [_validate.epsilon(e) for e in parse.numbers("epsilon", epsilon)]
+    counts = parse.whole_numbers("rounds", rounds)
+    variants = _variants(mechanism, _given(users, sample, rate, bins, sigma), crowd, adjacency)
+    _report("delta", variants, epsilons, counts, method.value, as_json, plot)
+
+
+@app.command()
+@_clear_errors
+def rdp(
+    mechanism: KindArg,
+    users: Users = None,
+    sample: Sample = None,
+    rate: Rate = None,
+    bins: Bins = None,
+    sigma: Sigma = None,
+    orders: Annotated[str, typer.Option(metavar="L[,L…]", help="Rényi orders above 1.")] = "2,4,8,16,32,64",
+    rounds: Annotated[str, typer.Option(metavar="T", help="Rounds.")] = "1",
+    crowd: CrowdOpt = None,
+    adjacency: AdjacencyOpt = AdjacencyChoice.zero_out,
+    as_json: Json = False,
+    plot: Plot = None,
+) -> None:
+    """The Rényi DP curve, both directions, and the worse of the two.
+
+    [bold]Examples[/bold]
+
+    shoal rdp shuffle --users 60000 --sigma 9.48 --orders 2,8,32,1000
+
+    shoal rdp check-in --users 60000 --rate 0.1 --sigma 5 --plot curve.svg
+    """
+    from shoal import _validate
+    from shoal.cli import parse, show
+    from shoal.plots import Line, draw
+
+    values = _validate.orders(parse.numbers("orders", orders))
+    count = _validate.rounds(parse.number("rounds", rounds))
+    rows: list[dict[str, Any]] = []
+    lines = []
+    variants = _variants(mechanism, _given(users, sample, rate, bins, sigma), crowd, adjacency)
+    for which, m in variants:
+        curves = {d: m.rdp(values, rounds=count, direction=d) for d in ("forward", "reverse", "worse")}
+        for i, order in enumerate(values):
+            rows.append({"crowd": which, "order": float(order), **{d: float(c[i]) for d, c in curves.items()}})
+        if plot is not None:
+            grid = sorted({max(2, round(float(values.max()) ** (i / 60))) for i in range(61)})
+            label = m.label if which is None else f"{show.crowd_name(which)} crowd"
+            lines.append(Line(label=label, x=grid, upper=m.rdp(grid, rounds=count).tolist()))
+    m = variants[0][1]
+    title = f"{m.label}: {show.settings(m)}; {m.adjacency} adjacency; {count:,} round{'s' if count > 1 else ''}"
+    path = draw(lines, plot, title=title, xlabel="Rényi order", ylabel="Rényi DP") if plot is not None else None
+    if as_json:
+        fields = {k: v for k, v in m.to_dict().items() if k != "crowd"}
+        show.emit_json({"mechanism": fields, "rounds": count, "rows": rows, **({"plot": str(path)} if path else {})})
+        return
+    shown = [
+        [
+            show.crowd_name(r["crowd"]),
+            show.plain(r["order"]),
+            *(show.rounded(r[d], digits=7) for d in ("forward", "reverse", "worse")),
+        ]
+        for r in rows
+    ]
+    show.table(title, ["crowd", "order", "D(P‖Q)", "D(Q‖P)", "worse"], shown)
+    for which, m in variants:
+        show.say(f"{show.crowd_name(which).capitalize()}: assuming {m.assumption}; {m.trust}.")
+    if path:
+        show.say(f"Picture: {path}")
+
+
+def _calibrated(
+    what: str,
+    kind: Kind,
+    given: dict[str, str | None],
+    epsilon: str,
+    delta: str,
+    rounds: str | None,
+    crowd: CrowdChoice | None,
+    adjacency: AdjacencyChoice,
+    method: Method,
+    as_json: bool,
+) -> None:
+    """The three calibrations: look for one field, show the value and the guarantee it gives."""
+    from shoal import _validate, calibrate
+    from shoal.cli import parse, show
+
+    target = _validate.epsilon(parse.number("epsilon", epsilon))
+    small = _validate.delta(parse.number("delta", delta))
+    count = 1 if rounds is None else _validate.rounds(parse.number("rounds", rounds))
+    # A placeholder for the field that is looked for; every trial replaces it.
+    placeholder: dict[str, Any] = {"sigma": 1.0, "users": _validate.USERS_MAX}
+    known = {what: placeholder[what]} if what in placeholder else {}
+    if what == "users" and "users" not in parse.FIELDS[kind.value]:
+        raise ValueError(f"users is not a parameter of {kind.value}")
+    if what == "users" and kind is Kind.subsampled and given["sample"] is not None:
+        known = {"users": max(1, int(parse.number("sample", given["sample"])))}
+    rows: list[dict[str, Any]] = []
+    for which, m in _variants(kind, given, crowd, adjacency, **known):
+        common: dict[str, Any] = {"epsilon": target, "delta": small, "method": method}
+        try:
+            if what == "sigma":
+                value: float | int = calibrate.sigma(lambda s, m=m: m.replace(sigma=s), rounds=count, **common)  # type: ignore[misc]
+            elif what == "users":
+                first = getattr(m, "sample", 1)
+                value = calibrate.users(lambda n, m=m: m.replace(users=n), rounds=count, at_least=first, **common)  # type: ignore[misc]
+            else:
+                value = count = calibrate.rounds(m, **common)
+        except ValueError as error:
+            rows.append({"crowd": which, what: None, "reason": str(error)})
+            continue
+        found = m if what == "rounds" else m.replace(**{what: value})
+        reached = found.epsilon(delta=small, rounds=count, method=method)
+        text = show.guarantee(found, show.rounded(reached.upper), show.plain(small), count, method)
+        rows.append({"crowd": which, what: value, "epsilon": show.interval(reached), "guarantee": text})
+    if all(row[what] is None for row in rows):
+        raise ValueError(rows[0]["reason"])
+    if as_json:
+        show.emit_json({"target": {"epsilon": target, "delta": small}, "rows": rows})
+        return
+    names = {"sigma": "least σ", "rounds": "most rounds", "users": "fewest users"}
+    shown = []
+    for row in rows:
+        reached_text = show.rounded(row["epsilon"]["upper"]) if row[what] is not None else "–"
+        value_text = (
+            "not reachable"
+            if row[what] is None
+            else (show.rounded(row[what], digits=7) if what == "sigma" else f"{row[what]:,}")
+        )
+        shown.append([show.crowd_name(row["crowd"]), value_text, reached_text])
+    show.table(
+        f"{kind.value}: target ε = {show.plain(target)}, δ = {show.plain(small)}",
+        ["crowd", names[what], "ε reached"],
+        shown,
+    )
+    for row in rows:
+        show.say(row.get("guarantee") or f"Crowd {row['crowd']}: {row['reason']}.")
+
+
+@calibrate_app.command("sigma")
+@_clear_errors
+def calibrate_sigma(
+    mechanism: KindArg,
+    epsilon: Epsilon,
+    delta: Delta,
+    users: Users = None,
+    sample: Sample = None,
+    rate: Rate = None,
+    bins: Bins = None,
+    rounds: Annotated[str, typer.Option(metavar="T", help="Rounds.")] = "1",
+    crowd: CrowdOpt = None,
+    adjacency: AdjacencyOpt = AdjacencyChoice.zero_out,
+    method: MethodOpt = MethodChoice.rdp,
+    as_json: Json = False,
+) -> None:
+    """The least noise multiplier that meets a target.
+
+    [bold]Example[/bold]
+
+    shoal calibrate sigma check-in --users 60000 --rate 0.1 --rounds 1000 --epsilon 1 --delta 1e-5
+    """
+    given = _given(users, sample, rate, bins, None)
+    _calibrated("sigma", mechanism, given, epsilon, delta, rounds, crowd, adjacency, method.value, as_json)
+
+
+@calibrate_app.command("rounds")
+@_clear_errors
+def calibrate_rounds(
+    mechanism: KindArg,
+    epsilon: Epsilon,
+    delta: Delta,
+    users: Users = None,
+    sample: Sample = None,
+    rate: Rate = None,
+    bins: Bins = None,
+    sigma: Sigma = None,
+    crowd: CrowdOpt = None,
+    adjacency: AdjacencyOpt = AdjacencyChoice.zero_out,
+    method: MethodOpt = MethodChoice.rdp,
+    as_json: Json = False,
+) -> None:
+    """The largest number of rounds that meets a target.
+
+    [bold]Example[/bold]
+
+    shoal calibrate rounds check-in --users 60000 --rate 0.1 --sigma 5 --epsilon 1 --delta 1e-5
+    """
+    given = _given(users, sample, rate, bins, sigma)
+    _calibrated("rounds", mechanism, given, epsilon, delta, None, crowd, adjacency, method.value, as_json)
+
+
+@calibrate_app.command("users")
+@_clear_errors
+def calibrate_users(
+    mechanism: KindArg,
+    epsilon: Epsilon,
+    delta: Delta,
+    sample: Sample = None,
+    rate: Rate = None,
+    sigma: Sigma = None,
+    rounds: Annotated[str, typer.Option(metavar="T", help="Rounds.")] = "1",
+    crowd: CrowdOpt = None,
+    adjacency: AdjacencyOpt = AdjacencyChoice.zero_out,
+    method: MethodOpt = MethodChoice.rdp,
+    as_json: Json = False,
+) -> None:
+    """The fewest users that meet a target.
+
+    [bold]Example[/bold]
+
+    shoal calibrate users shuffle --sigma 5 --rounds 100 --epsilon 0.5 --delta 1e-6 --crowd identical
+    """
+    given = _given(None, sample, rate, None, sigma)
+    _calibrated("users", mechanism, given, epsilon, delta, rounds, crowd, adjacency, method.value, as_json)
+
+
+@app.command()
+@_clear_errors
+def compare(
+    mechanism: KindArg,
+    delta: Delta,
+    users: Users = None,
+    sample: Sample = None,
+    rate: Rate = None,
+    bins: Bins = None,
+    sigma: Sigma = None,
+    rounds: Annotated[str, typer.Option(metavar="T", help="Rounds.")] = "1",
+    adjacency: AdjacencyOpt = AdjacencyChoice.zero_out,
+    as_json: Json = False,
+    plot: Plot = None,
+) -> None:
+    """One setting, every method side by side, with the ratio between them.
+
+    [bold]Examples[/bold]
+
+    shoal compare shuffle --users 60000 --sigma 9.48 --delta 1/60000 --rounds 7
+
+    shoal compare check-in --users 60000 --rate 0.1 --sigma 5 --delta 1/60000 --rounds 5540 --plot methods.png
+    """
+    from shoal import _validate
+    from shoal.cli import parse, show
+    from shoal.paper.compare import compare as compare_methods
+    from shoal.plots import Line, draw
+
+    small = _validate.delta(parse.number("delta", delta))
+    count = _validate.rounds(parse.number("rounds", rounds))
+    m = parse.mechanism(mechanism.value, _given(users, sample, rate, bins, sigma), adjacency.value)
+    rows = compare_methods(m, delta=small, rounds=count)
+    best = min(row.epsilon for row in rows if row.epsilon is not None)
+    ratios = [None if row.epsilon is None or best == 0.0 else row.epsilon / best for row in rows]
+    path = None
+    if plot is not None:
+        x = parse.log_spaced(1, count, [], count=12)
+        tables = [compare_methods(m, delta=small, rounds=t) for t in x]
+        lines = []
+        for i, row in enumerate(rows):
+            known = [(t, table[i].epsilon) for t, table in zip(x, tables, strict=True) if table[i].epsilon is not None]
+            if known:
+                times, values = zip(*known, strict=True)
+                lines.append(Line(label=f"{row.method} ({row.crowd} crowd)", x=times, upper=values))
+        title = f"{m.label}: {show.settings(m)}\n{m.adjacency} adjacency, δ = {show.plain(small)}"
+        path = draw(lines, plot, title=title, xlabel="rounds", ylabel="ε (upper bound)")
+    if as_json:
+        listed = [
+            {"method": r.method, "crowd": r.crowd, "epsilon": r.epsilon, "ratio": q, "note": r.note}
+            for r, q in zip(rows, ratios, strict=True)
+        ]
+        fields = {k: v for k, v in m.to_dict().items() if k != "crowd"}
+        payload = {"mechanism": fields, "delta": small, "rounds": count, "rows": listed}
+        show.emit_json({**payload, "plot": path and str(path)})
+        return
+    shown = []
+    for row, ratio in zip(rows, ratios, strict=True):
+        value = "does not apply" if row.epsilon is None else show.rounded(row.epsilon)
+        shown.append([row.method, row.crowd, value, "–" if ratio is None else f"{ratio:,.4g}", row.note])
+    title = f"{m.label}: {show.settings(m)}; {count:,} rounds, δ = {show.plain(small)}, {m.adjacency} adjacency"
+    show.table(title, ["method", "crowd", "ε ≤", "times the least", "note"], shown)
+    show.say("Rows with different crowds answer different questions: only 'any' holds whatever the others hold.")
+    if path:
+        show.say(f"Picture: {path}")
+
+
+@app.command()
+@_clear_errors
+def demo(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the picture.")] = Path("out"),
+) -> None:
+    """The privacy of the paper's three protocols at the paper's parameters, with a picture."""
+    from shoal import Shuffle, ShuffledCheckIn, SubsampledShuffle
+    from shoal.cli import parse, show
+    from shoal.plots import Line, draw
+
+    n, last = 60_000, 5_540
+    protocols = [
+        Shuffle(users=n, sigma=9.48),
+        SubsampledShuffle(users=n, sample=6_000, sigma=5.0),
+        ShuffledCheckIn(users=n, rate=0.1, sigma=5.0),
+    ]
+    crowds = ("identical", "any")
+    x = parse.log_spaced(1, last, [])
+    cells, lines = [], []
+    for m in protocols:
+        for crowd in crowds:
+            asked = m.replace(crowd=crowd)
+            answers = asked.epsilon(delta=1 / n, rounds=[1, 7, last])
+            cells.append([m.label, show.settings(m), show.crowd_name(crowd), *(show.rounded(a.upper) for a in answers)])
+            curve = asked.epsilon(delta=1 / n, rounds=x)
+            lines.append(Line(label=f"{m.label}, {show.crowd_name(crowd)} crowd", x=x, upper=[c.upper for c in curve]))
+    heads = [
+        "protocol",
+        "parameters",
+        "crowd",
+        *(f"ε ≤, {t:,} rounds" if t > 1 else "ε ≤, 1 round" for t in (1, 7, last)),
+    ]
+    show.table(f"The paper's three protocols: δ = 1/{n:,}, zero-out adjacency, Rényi DP with all orders", heads, cells)
+    show.say(
+        "Identical crowd: all other users hold the same vector, as the paper assumes. Any crowd: nothing is "
+        "assumed; the guarantee is the local one, which needs no shuffler."
+    )
+    title = f"Privacy of {n:,} users' reports after T rounds\nzero-out adjacency, δ = 1/{n:,}"
+    path = draw(lines, out / "epsilon_vs_rounds.png", title=title, xlabel="rounds T", ylabel="ε (upper bound)")
+    show.say(f"Picture: {path}")

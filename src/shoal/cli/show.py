@@ -1,0 +1,92 @@
+"""How answers are shown: tables for people, JSON for programs, one sentence for the record."""
+
+from __future__ import annotations
+
+import decimal
+import json
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from shoal.mechanisms import Mechanism
+
+console = Console(highlight=False)
+
+
+def rounded(value: float, side: str = "up", digits: int = 5) -> str:
+    """A number to a few digits, rounded to the safe side: a bound stays a bound when it is printed.
+
+    >>> rounded(0.123451), rounded(0.123451, "down")
+    ('0.12346', '0.12345')
+    """
+    if not math.isfinite(value) or value == 0.0:
+        return "0" if value == 0.0 else "inf"
+    exact = decimal.Decimal(value)
+    unit = decimal.Decimal(1).scaleb(exact.adjusted() - digits + 1)
+    mode = decimal.ROUND_CEILING if side == "up" else decimal.ROUND_FLOOR
+    cut = exact.quantize(unit, rounding=mode)
+    if 1e-4 <= abs(value) < 1e7:
+        return f"{cut:f}"
+    return f"{cut:.{digits - 1}e}"
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    shown = Table(title=title, title_justify="left", header_style="bold")
+    for i, column in enumerate(columns):
+        shown.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
+    for row in rows:
+        shown.add_row(*row)
+    console.print(shown)
+
+
+def say(text: str) -> None:
+    console.print(text, soft_wrap=True)
+
+
+def plain(value: float, digits: int = 6) -> str:
+    """A number that the user gave, as short as it can be written."""
+    return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}g}"
+
+
+def settings(m: Mechanism) -> str:
+    """The mechanism's parameters in words."""
+    names = {"users": "users", "sample": "sampled a round", "rate": "check-in rate", "bins": "bins", "sigma": "σ"}
+    fields = {k: v for k, v in m.to_dict().items() if k in names}
+    return ", ".join(
+        f"{names[k]} = {plain(v, 10)}" for k, v in sorted(fields.items(), key=lambda kv: list(names).index(kv[0]))
+    )
+
+
+METHODS = {"rdp": "Rényi DP, an upper bound"}
+
+
+def guarantee(m: Mechanism, epsilon: str, delta: str, rounds: int, method: str) -> str:
+    """One sentence that states a whole guarantee."""
+    times = "one round" if rounds == 1 else f"{rounds:,} rounds together"
+    return (
+        f"{times[0].upper()}{times[1:]} of {m.label} ({settings(m)}) {'is' if rounds == 1 else 'are'} "
+        f"({epsilon}, {delta})-differentially private for {m.adjacency} adjacency, "
+        f"assuming {m.assumption}; {m.trust}; method: {METHODS[method]}."
+    )
+
+
+def emit_json(payload: dict[str, Any]) -> None:
+    console.file.write(json.dumps(payload, indent=2, ensure_ascii=False) + "\n")
+
+
+def bounds(bracket: dict[str, float]) -> list[str]:
+    """A bracket as two cells, each rounded outwards; a trivial lower bound is not shown."""
+    lower = bracket["lower"]
+    return [rounded(lower, "down") if lower > 0.0 else "–", rounded(bracket["upper"])]
+
+
+def interval(value: Any) -> dict[str, float]:
+    return {"lower": value.lower, "upper": value.upper}
+
+
+def crowd_name(crowd: str | None) -> str:
+    return "none needed" if crowd is None else crowd

@@ -1,0 +1,1 @@
+"""Shoal's mechanisms inside other libraries; each module needs the library it is named after."""

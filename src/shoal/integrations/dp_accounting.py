@@ -1,0 +1,202 @@
+"""Shoal's mechanisms as events of Google's dp_accounting, and an accountant that understands them.
+
+`event(mechanism)` describes one round of a shoal mechanism as a `DpEvent`. `ShuffleAccountant` is a
+`PrivacyAccountant` for such events, so that `compose`, `get_epsilon`, `get_delta`, the ledger and
+`calibrate_dp_mechanism` work as they do for dp_accounting's own accountants.
+
+What dp_accounting calls a neighbouring relation is what shoal calls an adjacency:
+
+| shoal        | dp_accounting                         | one user's vector becomes        |
+|--------------|---------------------------------------|----------------------------------|
+| `"zero-out"` | `NeighboringRelation.REPLACE_SPECIAL` | the zero vector, a move of 1     |
+| `"replace"`  | `NeighboringRelation.REPLACE_ONE`     | any other vector, a move of 2    |
+| –            | `NeighboringRelation.ADD_OR_REMOVE_ONE` | (refused)                      |
+
+`ADD_OR_REMOVE_ONE` is refused, because the server of a shuffle protocol sees how many reports
+arrive: whether a user exists at all is not hidden, only what it holds.
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attr
+import dp_accounting
+from dp_accounting import NeighboringRelation
+
+from shoal import _validate
+from shoal.accountant import Accountant
+from shoal.mechanisms import Adjacency, LocalGaussian, Mechanism, from_dict
+
+_ADJACENCY: dict[NeighboringRelation, Adjacency] = {
+    NeighboringRelation.REPLACE_SPECIAL: "zero-out",
+    NeighboringRelation.REPLACE_ONE: "replace",
+}
+
+_SAMPLED = (
+    dp_accounting.PoissonSampledDpEvent,
+    dp_accounting.SampledWithReplacementDpEvent,
+    dp_accounting.SampledWithoutReplacementDpEvent,
+)
+
+
+def _mechanism(value: Any) -> Mechanism:
+    if isinstance(value, Mechanism):
+        return value
+    if isinstance(value, Mapping):
+        return from_dict(value)
+    raise TypeError(f"mechanism must be a shoal mechanism, got {value!r}")
+
+
+@attr.s(frozen=True, auto_attribs=True)
+class ShoalDpEvent(dp_accounting.DpEvent):  # type: ignore[misc]
+    """Represents one round of a shoal mechanism.
+
+    The mechanism's own docstring defines the round completely: who sends which Gaussian reports,
+    who sees what, who is trusted. Its fields `adjacency` and (where other users hide a user's
+    report) `crowd` belong to the event: they say which two data sets are compared, and what is
+    assumed about everybody else. The event is frozen, hashable, and compares by value.
+
+    The named tuple of the event holds the mechanism as plain data (`Mechanism.to_dict`).
+
+    Attributes:
+      mechanism: The shoal mechanism, or the mapping that its `to_dict` gives.
+    """
+
+    mechanism: Mechanism = attr.ib(converter=_mechanism)
+
+    def to_named_tuple(self) -> Any:
+        """The event as a named tuple of plain data; `DpEvent.from_named_tuple` reads it back."""
+        return super().to_named_tuple()._replace(mechanism=self.mechanism.to_dict())
+
+
+def event(mechanism: Mechanism) -> ShoalDpEvent:
+    """One round of a mechanism as a dp_accounting event.
+
+    >>> from shoal import Shuffle
+    >>> event(Shuffle(users=10, sigma=2.0)).mechanism.users
+    10
+    """
+    return ShoalDpEvent(mechanism)
+
+
+class _UnsupportedError(Exception):
+    """An event that cannot be accounted for, and why."""
+
+    def __init__(self, event: Any, reason: str) -> None:
+        super().__init__(reason)
+        self.event = event
+
+
+def _leaves(event: Any, count: int) -> Iterator[tuple[Any, int]]:
+    """The events that release something, and how often each does: the one place that multiplies."""
+    if isinstance(event, dp_accounting.SelfComposedDpEvent):
+        times = event.count
+        if isinstance(times, bool) or not isinstance(times, numbers.Integral) or times < 0:
+            raise _UnsupportedError(event, f"count must be a whole number of at least 0, got {times!r}")
+        yield from _leaves(event.event, count * int(times))
+    elif isinstance(event, dp_accounting.ComposedDpEvent):
+        for part in event.events:
+            yield from _leaves(part, count)
+    elif not isinstance(event, dp_accounting.NoOpDpEvent):
+        yield event, count
+
+
+def _translate(event: Any, adjacency: Adjacency) -> Mechanism | None:
+    """The mechanism of a leaf; None if it keeps nothing private."""
+    if isinstance(event, dp_accounting.NonPrivateDpEvent):
+        return None
+    if isinstance(event, ShoalDpEvent):
+        if event.mechanism.adjacency != adjacency:
+            raise _UnsupportedError(
+                event,
+                f"adjacency must be {adjacency!r}, as the accountant's neighboring_relation says, "
+                f"got {event.mechanism.adjacency!r}",
+            )
+        return event.mechanism
+    if isinstance(event, dp_accounting.GaussianDpEvent):
+        # The sum of vectors of norm <= C with noise of standard deviation C * noise_multiplier: the
+        # same pair of Gaussians as one report, at distance 1 (zero-out) or 2 (replace).
+        if event.noise_multiplier == 0:
+            return None
+        try:
+            return LocalGaussian(sigma=event.noise_multiplier, adjacency=adjacency)
+        except (TypeError, ValueError) as error:
+            raise _UnsupportedError(event, str(error).replace("sigma", "noise_multiplier")) from None
+    if isinstance(event, _SAMPLED):
+        raise _UnsupportedError(
+            event,
+            "sampling must be part of the mechanism: use event(ShuffledCheckIn(...)) or "
+            "event(SubsampledShuffle(...)); for central noise use dp_accounting's own accountants",
+        )
+    raise _UnsupportedError(event, f"{type(event).__name__} is not a round of shuffled Gaussian reports")
+
+
+class ShuffleAccountant(dp_accounting.PrivacyAccountant):  # type: ignore[misc]
+    """A dp_accounting accountant for rounds of shoal's mechanisms, on top of `shoal.Accountant`.
+
+    It supports `ShoalDpEvent`, `GaussianDpEvent` (the sum of clipped vectors with central noise, as
+    its docstring defines it: sensitivity 1 for `REPLACE_SPECIAL`, 2 for `REPLACE_ONE`),
+    `NoOpDpEvent`, `NonPrivateDpEvent`, and any nesting of these in `ComposedDpEvent` and
+    `SelfComposedDpEvent`. The numbers are the upper ends of shoal's intervals, each event with its
+    own crowd. Questions change nothing.
+
+    Args:
+      neighboring_relation: `REPLACE_SPECIAL` (zero-out, the default) or `REPLACE_ONE` (replace).
+      options: Passed to `shoal.Accountant.epsilon` and `.delta`: `method`, `orders`.
+
+    >>> from shoal import ShuffledCheckIn
+    >>> m = ShuffledCheckIn(users=60_000, rate=0.1, sigma=5.0, crowd="identical")
+    >>> a = ShuffleAccountant().compose(event(m), 5_540)
+    >>> a.get_epsilon(1e-5) == float(m.epsilon(delta=1e-5, rounds=5_540))
+    True
+    """
+
+    def __init__(
+        self, neighboring_relation: NeighboringRelation = NeighboringRelation.REPLACE_SPECIAL, **options: Any
+    ) -> None:
+        if neighboring_relation not in _ADJACENCY:
+            raise ValueError(
+                "neighboring_relation must be REPLACE_SPECIAL (zero-out) or REPLACE_ONE (replace), because the number "
+                f"of reports is visible, got {getattr(neighboring_relation, 'name', neighboring_relation)!s}"
+            )
+        super().__init__(neighboring_relation)
+        self._adjacency = _ADJACENCY[neighboring_relation]
+        self._accountant = Accountant()
+        self._is_private = True
+        self._options = options
+        self._accountant.epsilon(delta=0.5, **options)  # refuses bad options here, not at the first question
+
+    def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:
+        try:
+            entries = [(_translate(leaf, self._adjacency), rounds) for leaf, rounds in _leaves(event, count)]
+        except _UnsupportedError as error:
+            return self.CompositionErrorDetails(error.event, str(error))
+        try:
+            total = len(self._accountant) + sum(rounds for _, rounds in entries)
+            if total:
+                _validate.rounds(total)
+        except (TypeError, ValueError) as error:
+            return self.CompositionErrorDetails(event, str(error))
+        if do_compose:
+            for mechanism, rounds in entries:
+                if rounds == 0:
+                    continue
+                if mechanism is None:
+                    self._is_private = False
+                else:
+                    self._accountant.compose(mechanism, rounds=rounds)
+        return None
+
+    def get_epsilon(self, target_delta: float) -> float:
+        """The epsilon of everything composed so far; infinite after a non-private event."""
+        delta = _validate.delta(target_delta, "target_delta")
+        return float(self._accountant.epsilon(delta=delta, **self._options)) if self._is_private else math.inf
+
+    def get_delta(self, target_epsilon: float) -> float:
+        """The delta of everything composed so far; 1 after a non-private event."""
+        epsilon = _validate.epsilon(target_epsilon, "target_epsilon")
+        return float(self._accountant.delta(epsilon=epsilon, **self._options)) if self._is_private else 1.0

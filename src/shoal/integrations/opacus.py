@@ -1,0 +1,288 @@
+"""Shuffled Gaussian reports in Opacus: train as usual, read the privacy of the distributed protocol.
+
+Opacus trains with a trusted server: it sums clipped gradients and adds noise once. In a shuffle
+protocol each user adds its own noise and the server sees the shuffled reports. Both give the model
+the same update if the noise of the sum is the same, so Opacus can *simulate* the protocol, and an
+accountant from this module says how private the simulated protocol is.
+
+**Noise.** With `users` records and sampling rate g, B = g * users reports are expected per round. B
+reports with noise multiplier sigma each have a sum with noise multiplier sqrt(B) * sigma. So
+
+    Opacus' noise_multiplier = sqrt(sample_rate * users) * sigma,
+
+and the accountant converts back: sigma = noise_multiplier / sqrt(sample_rate * users). The two
+functions `noise_multiplier` and `report_sigma` do this.
+
+**What the numbers mean.** They are the guarantee of the protocol in which each user clips its
+gradient, adds its own noise of multiplier sigma and sends the report through the shuffler. They are
+not about the run of Opacus itself, where the server sees the gradients in the clear; if that server
+is trusted and only the model is published, Opacus' own accountants answer that question.
+
+**What the simulation leaves out.** With check-in the number of reports K varies from round to
+round, and the noise of their sum with it: its multiplier is sqrt(K) * sigma, while Opacus always
+adds sqrt(B) * sigma (K deviates from B by a few times sqrt(B)). The guarantee is that of the
+protocol, so the varying K is accounted for; the training sees its mean only.
+
+**What must hold.** One record is one user, and `users` is the size of the data set: a step whose
+batch size says otherwise is refused, before the model changes. Sampling must be the protocol's:
+Opacus' Poisson sampling (the default of `make_private`) is the users' own coins of `"check-in"`; a
+data loader that goes through the data in shuffled order (`poisson_sampling=False`) is neither of
+the two protocols. Adaptive clipping is refused, since it publishes a count besides the reports.
+
+**The search of `get_noise_multiplier`** stops at a multiplier of 655,360, with "The privacy budget
+is too low": enough for sigma = 8,460 at B = 6,000, but for sigma = 0.65 only at B = 10^12. Beyond it,
+`noise_multiplier(sigma=shoal.calibrate.sigma(...), ...)` has no such bound. Its `epsilon_tolerance`
+is absolute (0.01): make it smaller for targets that are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, get_args
+
+try:
+    from opacus.accountants import IAccountant, create_accountant, register_accountant
+    from opacus.optimizers import AdaClipDPOptimizer
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        f"shoal.integrations.opacus needs PyTorch and Opacus ({error.name} was not found): pip install 'shoal[train]'",
+        name=error.name,
+    ) from None
+
+from shoal import _validate
+from shoal.accountant import Accountant
+from shoal.mechanisms import Adjacency, Crowd, Mechanism, ShuffledCheckIn, SubsampledShuffle
+
+
+def _expected_reports(users: int, sample_rate: float) -> float:
+    """B: how many reports a round has on average."""
+    reports = _validate.users("users", users) * _validate.rate(sample_rate, "sample_rate")
+    if reports < 1.0:
+        raise ValueError(f"sample_rate * users must be at least 1 report a round, got {reports:g}")
+    return reports
+
+
+def report_sigma(*, noise_multiplier: float, users: int, sample_rate: float) -> float:
+    """The noise multiplier of one report, if Opacus adds `noise_multiplier` to the sum of a batch.
+
+    >>> report_sigma(noise_multiplier=100.0, users=4_000, sample_rate=0.1)
+    5.0
+    """
+    noise = _validate.real("noise_multiplier", noise_multiplier)
+    if noise <= 0:
+        raise ValueError(f"noise_multiplier must be positive, got {noise}")
+    return _validate.sigma(
+        noise / math.sqrt(_expected_reports(users, sample_rate)), "noise_multiplier / sqrt(sample_rate * users)"
+    )
+
+
+def noise_multiplier(*, sigma: float, users: int, sample_rate: float) -> float:
+    """Opacus' noise multiplier that simulates reports of noise multiplier `sigma`.
+
+    >>> noise_multiplier(sigma=5.0, users=4_000, sample_rate=0.1)
+    100.0
+    """
+    return _validate.sigma(sigma) * math.sqrt(_expected_reports(users, sample_rate))
+
+
+def _check_in(*, rate: float, **common: Any) -> Mechanism:
+    return ShuffledCheckIn(rate=rate, **common)
+
+
+def _subsampled(*, rate: float, users: int, **common: Any) -> Mechanism:
+    sample = round(rate * users)
+    if not math.isclose(sample, rate * users, rel_tol=1e-9):
+        raise ValueError(f"sample_rate * users must be a whole number for subsampled, got {rate * users:g}")
+    return SubsampledShuffle(users=users, sample=sample, **common)
+
+
+_PROTOCOLS: dict[str, Callable[..., Mechanism]] = {
+    ShuffledCheckIn.label: _check_in,
+    SubsampledShuffle.label: _subsampled,
+}
+
+History = list[tuple[float, float, int]]
+"""Opacus' record: (noise multiplier, sample rate, number of steps)."""
+
+
+class ShuffleAccountant(IAccountant):  # type: ignore[misc]
+    """Opacus' accountant of a shuffle protocol: `make_accountant` and `register` make subclasses.
+
+    Opacus builds accountants without arguments and overwrites their `history`. Therefore the
+    protocol is fixed in the class, and everything is computed from `history` alone.
+    """
+
+    name: ClassVar[str]
+    users: ClassVar[int]
+    protocol: ClassVar[str]
+    crowd: ClassVar[Crowd]
+    adjacency: ClassVar[Adjacency]
+
+    def __init__(self) -> None:
+        if not hasattr(self, "users"):
+            raise TypeError("ShuffleAccountant does not know the protocol: use make_accountant or register")
+        super().__init__()
+        self.history: History = []
+
+    @classmethod
+    def mechanism(cls) -> str:
+        """The name under which Opacus knows this accountant."""
+        return cls.name
+
+    @classmethod
+    def parameters(cls) -> dict[str, Any]:
+        """The protocol, as plain data."""
+        return {"users": cls.users, "protocol": cls.protocol, "crowd": cls.crowd, "adjacency": cls.adjacency}
+
+    @classmethod
+    def round(cls, *, noise_multiplier: float, sample_rate: float) -> Mechanism:
+        """The round of the protocol that one Opacus step simulates."""
+        return _PROTOCOLS[cls.protocol](
+            users=cls.users,
+            rate=_validate.rate(sample_rate, "sample_rate"),
+            sigma=report_sigma(noise_multiplier=noise_multiplier, users=cls.users, sample_rate=sample_rate),
+            crowd=cls.crowd,
+            adjacency=cls.adjacency,
+        )
+
+    def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
+        """Enter one optimisation step."""
+        if self.history and tuple(self.history[-1][:2]) == (noise_multiplier, sample_rate):
+            self.history[-1] = (noise_multiplier, sample_rate, self.history[-1][2] + 1)
+        else:
+            self.history.append((noise_multiplier, sample_rate, 1))
+
+    def __len__(self) -> int:
+        """The number of optimisation steps."""
+        return sum(steps for _, _, steps in self.history)
+
+    def accountant(self) -> Accountant:
+        """The steps so far as a `shoal.Accountant`: its answers are intervals, its ledger is readable."""
+        return self._compose(self.history)
+
+    @classmethod
+    def _has_noise(cls, entry: tuple[float, float, int]) -> bool:
+        """Whether a step had noise to speak of: less than can be computed with counts as none."""
+        noise, rate, _ = entry
+        floor = 2.0 * _validate.SIGMA_RANGE[0] * math.sqrt(_expected_reports(cls.users, rate))
+        return not 0.0 <= _validate.real("noise_multiplier", noise) < floor
+
+    @classmethod
+    def _compose(cls, history: Iterable[tuple[float, float, int]]) -> Accountant:
+        total = Accountant()
+        for noise, rate, steps in history:
+            count = _validate.rounds(steps, "steps")
+            total.compose(cls.round(noise_multiplier=noise, sample_rate=rate), rounds=count)
+        return total
+
+    def get_epsilon(self, delta: float, **options: Any) -> float:
+        """The epsilon of all steps so far, for this class' crowd and adjacency (0 before any step).
+
+        It is infinite if a step had no noise (less than 0.0002 per report). `options` go to
+        `shoal.Accountant.epsilon`: `method`, `orders`.
+        """
+        noisy = [entry for entry in self.history if self._has_noise(entry)]
+        epsilon = float(self._compose(noisy).epsilon(delta=delta, **options))
+        return epsilon if len(noisy) == len(self.history) else math.inf
+
+    def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
+        """The function that Opacus calls at each step; it refuses a step that is not of the protocol."""
+        record = super().get_optimizer_hook_fn(sample_rate)
+
+        def hook(optimizer: Any) -> None:
+            if isinstance(optimizer, AdaClipDPOptimizer):
+                raise ValueError("clipping must not be adaptive: the count it publishes is not part of the protocol")
+            per_worker = optimizer.expected_batch_size
+            if per_worker is not None:
+                batch = round(per_worker * getattr(optimizer, "world_size", 1))
+                if batch != int(self.users * sample_rate):
+                    raise ValueError(
+                        f"users must be the size of the data set: users={self.users} at sample_rate={sample_rate:g} "
+                        f"are batches of {int(self.users * sample_rate)}, Opacus has batches of {batch}"
+                    )
+            record(optimizer)
+
+        return hook
+
+    def state_dict(self, destination: Any = None) -> Any:
+        """Opacus' state (history and name), and the protocol."""
+        state = super().state_dict(destination)
+        state["protocol"] = self.parameters()
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore a saved state; one that is corrupt or of another protocol changes nothing."""
+        trial = type(self)()
+        super(ShuffleAccountant, trial).load_state_dict(state_dict)
+        if state_dict.get("protocol") != self.parameters():
+            raise ValueError(f"protocol must be {self.parameters()}, got {state_dict.get('protocol')}")
+        try:
+            history = [(noise, rate, steps) for noise, rate, steps in trial.history]
+            self._compose(entry for entry in history if self._has_noise(entry))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"history must list (noise_multiplier, sample_rate, steps): {error}") from None
+        self.history = history
+
+
+def make_accountant(
+    name: str = "shoal",
+    *,
+    users: int,
+    protocol: str = ShuffledCheckIn.label,
+    crowd: Crowd = ShuffledCheckIn.crowd,
+    adjacency: Adjacency = ShuffledCheckIn.adjacency,
+) -> type[ShuffleAccountant]:
+    """An Opacus accountant class for one protocol; `register` also makes it known to Opacus.
+
+    Args:
+      name: The name that Opacus uses for it.
+      users: The number of users, which is the size of the data set.
+      protocol: `"check-in"`: each user takes part with probability `sample_rate` on its own coin,
+        as in Opacus' Poisson sampling (at rate 1 this is the plain shuffle of all users);
+        `"subsampled"`: `sample_rate * users` users, drawn without replacement at each step, which
+        takes a data loader of your own that draws them so, and `poisson_sampling=False`.
+      crowd: What is assumed about the other users, see `shoal.mechanisms`.
+      adjacency: Which data sets are compared, see `shoal.mechanisms`.
+
+    >>> accountant = make_accountant(users=60_000, crowd="identical")()
+    >>> accountant.history = [(noise_multiplier(sigma=5.0, users=60_000, sample_rate=0.1), 0.1, 5_540)]
+    >>> f"{accountant.get_epsilon(1e-5):.4f}"
+    '0.0636'
+    """
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"name must be a non-empty string, got {name!r}")
+    fixed = {
+        "users": _validate.users("users", users),
+        "protocol": _validate.choice("protocol", protocol, tuple(_PROTOCOLS)),
+        "crowd": _validate.choice("crowd", crowd, get_args(Crowd)),
+        "adjacency": _validate.choice("adjacency", adjacency, get_args(Adjacency)),
+    }
+    return type("ShuffleAccountant", (ShuffleAccountant,), {"__module__": __name__, "name": name, **fixed})
+
+
+def register(
+    name: str = "shoal",
+    *,
+    users: int,
+    protocol: str = ShuffledCheckIn.label,
+    crowd: Crowd = ShuffledCheckIn.crowd,
+    adjacency: Adjacency = ShuffledCheckIn.adjacency,
+    force: bool = False,
+) -> type[ShuffleAccountant]:
+    """Make an accountant known to Opacus, for `PrivacyEngine(accountant=name)` and `get_noise_multiplier`.
+
+    The other arguments are those of `make_accountant`. Registering the same again changes nothing;
+    a name that means something else already is refused, unless `force` is set.
+    """
+    made = make_accountant(name, users=users, protocol=protocol, crowd=crowd, adjacency=adjacency)
+    try:
+        known = type(create_accountant(name))
+    except ValueError:
+        known = None
+    if known is not None and issubclass(known, ShuffleAccountant) and known.parameters() == made.parameters():
+        return known
+    if known is not None and not force:
+        raise ValueError(f"name must be new to Opacus or force=True be given, got {name!r}")
+    register_accountant(name, made, force=force)
+    return made

@@ -1,0 +1,78 @@
+"""Pictures, in one style. matplotlib is imported when the first one is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# Okabe and Ito's palette, which colour-blind readers can tell apart; dashes serve print.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One curve: a label, x, upper bounds, and lower bounds where they are known."""
+
+    label: str
+    x: Sequence[float]
+    upper: Sequence[float]
+    lower: Sequence[float] | None = None
+
+
+def draw(
+    lines: Sequence[Line],
+    path: str | Path,
+    *,
+    title: str,
+    xlabel: str,
+    ylabel: str,
+    mark: tuple[float, float] | None = None,
+) -> Path:
+    """Write a picture of the lines (PNG, SVG or PDF by the file's ending) and return its path.
+
+    Both axes are logarithmic where the values allow it; a line with lower bounds gets a band.
+    """
+    target = Path(path)
+    if target.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise ValueError(f"plot must be a .png, .svg or .pdf file, got {str(path)!r}")
+    try:
+        import matplotlib
+    except ImportError:
+        raise ValueError("plot needs matplotlib: pip install 'shoal[plot]'") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+    from matplotlib import ticker
+
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with plt.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
+        figure, axes = plt.subplots(figsize=(7.2, 4.6), layout="constrained")
+        for i, line in enumerate(lines):
+            colour, dash = _COLOURS[i % len(_COLOURS)], _DASHES[i % len(_DASHES)]
+            marker = "o" if len(line.x) == 1 else None
+            axes.plot(line.x, line.upper, color=colour, linestyle=dash, linewidth=2, marker=marker, label=line.label)
+            if line.lower is not None:
+                axes.fill_between(line.x, line.lower, line.upper, color=colour, alpha=0.25, linewidth=0)
+        if mark is not None:
+            axes.plot(*mark, marker="o", color="black", linestyle="none", markersize=7)
+        if all(x > 0 for line in lines for x in line.x):
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(ticker.FuncFormatter(_tick))
+        if all(y > 0 for line in lines for y in line.upper):
+            axes.set_yscale("log")
+            axes.yaxis.set_major_formatter(ticker.FuncFormatter(_tick))
+        axes.set(xlabel=xlabel, ylabel=ylabel)
+        axes.set_title(title, loc="left", fontsize=12)
+        axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.8)
+        axes.legend(frameon=False)
+        figure.savefig(target, dpi=160)
+        plt.close(figure)
+    return target
+
+
+def _tick(value: float, _: Any) -> str:
+    if value <= 0:
+        return f"{value:g}"
+    return f"{value:,.0f}" if 1 <= value < 1e7 and value == round(value) else f"{value:g}"

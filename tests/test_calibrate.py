@@ -1,0 +1,71 @@
+"""Calibration: what comes back meets the target, and a little less would not."""
+
+import pytest
+
+from shoal import BallsAndBins, LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle, calibrate
+
+MAKERS = [
+    LocalGaussian(sigma=1.0),
+    Shuffle(users=10_000, sigma=1.0, crowd="identical"),
+    ShuffledCheckIn(users=10_000, rate=0.1, sigma=1.0, crowd="identical"),
+    SubsampledShuffle(users=10_000, sample=100, sigma=1.0, crowd="identical"),
+    BallsAndBins(bins=100, sigma=1.0),
+    Shuffle(users=10_000, sigma=1.0, adjacency="replace"),
+]
+
+
+@pytest.mark.parametrize("m", MAKERS, ids=lambda m: f"{m.label}-{m.adjacency}")
+@pytest.mark.parametrize("epsilon", [0.01, 1.0, 50.0])
+def test_sigma_meets_the_target_tightly(m, epsilon):
+    for rounds in (1, 300):
+        found = calibrate.sigma(lambda s: m.replace(sigma=s), epsilon=epsilon, delta=1e-5, rounds=rounds)
+        assert m.replace(sigma=found).epsilon(delta=1e-5, rounds=rounds).upper <= epsilon
+        assert m.replace(sigma=found * (1 - 2e-4)).epsilon(delta=1e-5, rounds=rounds).upper > epsilon
+
+
+@pytest.mark.parametrize("m", MAKERS, ids=lambda m: f"{m.label}-{m.adjacency}")
+@pytest.mark.parametrize("epsilon", [0.2, 1.0, 50.0])
+def test_rounds_is_the_largest_number(m, epsilon):
+    m = m.replace(sigma=200.0 if m.label in ("local", "balls-and-bins") or m.adjacency == "replace" else 2.0)
+    found = calibrate.rounds(m, epsilon=epsilon, delta=1e-5)
+    below, above = m.epsilon(delta=1e-5, rounds=[found, found + 1])
+    assert below.upper <= epsilon < above.upper
+
+
+@pytest.mark.parametrize("epsilon", [0.01, 0.5, 8.0])
+def test_users_is_the_fewest(epsilon):
+    for m in MAKERS[1:3]:
+        m = m.replace(sigma=2.0)
+        found = calibrate.users(lambda n, m=m: m.replace(users=n), epsilon=epsilon, delta=1e-6, rounds=5)
+        assert m.replace(users=found).epsilon(delta=1e-6, rounds=5).upper <= epsilon
+        if found > 1:
+            assert m.replace(users=found - 1).epsilon(delta=1e-6, rounds=5).upper > epsilon
+
+
+def test_users_may_start_above_one():
+    m = MAKERS[3]
+    found = calibrate.users(lambda n: m.replace(users=n), epsilon=0.5, delta=1e-6, rounds=50, at_least=m.sample)
+    assert found >= m.sample
+    assert m.replace(users=found).epsilon(delta=1e-6, rounds=50).upper <= 0.5
+
+
+def test_unreachable_targets_say_so():
+    m = Shuffle(users=10, sigma=1.0)
+    with pytest.raises(ValueError, match=r"epsilon must be reachable, got 0.1, which no number of users meets"):
+        calibrate.users(lambda n: m.replace(users=n), epsilon=0.1, delta=1e-6)
+    with pytest.raises(ValueError, match=r"epsilon must be at least .*, the cost of one round, got 0.1"):
+        calibrate.rounds(m, epsilon=0.1, delta=1e-6)
+    with pytest.raises(ValueError, match=r"epsilon must be positive, got 0.0"):
+        calibrate.sigma(lambda s: m.replace(sigma=s), epsilon=0, delta=1e-6)
+    with pytest.raises(ValueError, match=r"delta must lie strictly between 0 and 1, got 2.0"):
+        calibrate.rounds(m, epsilon=1, delta=2)
+    with pytest.raises(ValueError, match=r"tolerance must lie between"):
+        calibrate.sigma(lambda s: m.replace(sigma=s), epsilon=1, delta=1e-6, tolerance=0)
+
+
+def test_tolerance_is_honoured():
+    m = LocalGaussian(sigma=1.0)
+    loose = calibrate.sigma(lambda s: m.replace(sigma=s), epsilon=1, delta=1e-6, tolerance=0.1)
+    tight = calibrate.sigma(lambda s: m.replace(sigma=s), epsilon=1, delta=1e-6, tolerance=1e-9)
+    assert tight <= loose <= tight * 1.1
+    assert m.replace(sigma=tight * (1 - 3e-9)).epsilon(delta=1e-6).upper > 1

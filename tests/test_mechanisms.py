@@ -1,0 +1,156 @@
+"""Descriptions: frozen, validated, hashable; questions: scalars and arrays."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import shoal
+from shoal import BallsAndBins, Interval, LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle
+from shoal.mechanisms import MECHANISMS, from_dict
+
+ALL = [
+    LocalGaussian(sigma=2.0),
+    Shuffle(users=100, sigma=2.0),
+    SubsampledShuffle(users=100, sample=10, sigma=2.0),
+    ShuffledCheckIn(users=100, rate=0.1, sigma=2.0),
+    BallsAndBins(bins=100, sigma=2.0),
+]
+
+BAD = [
+    (lambda: LocalGaussian(sigma=-1.0), ValueError, "sigma must be positive, got -1.0"),
+    (lambda: LocalGaussian(sigma=0), ValueError, "sigma must be positive, got 0.0"),
+    (lambda: LocalGaussian(sigma=float("nan")), ValueError, "sigma must be finite, got nan"),
+    (lambda: LocalGaussian(sigma=float("inf")), ValueError, "sigma must be finite, got inf"),
+    (lambda: LocalGaussian(sigma="5"), TypeError, "sigma must be a number, got '5'"),
+    (lambda: LocalGaussian(sigma=True), TypeError, "sigma must be a number, got True"),
+    (lambda: LocalGaussian(sigma=None), TypeError, "sigma must be a number, got None"),
+    (lambda: LocalGaussian(sigma=1e-9), ValueError, "sigma must lie between 0.0001 and 1e+09, got 1e-09"),
+    (lambda: Shuffle(users=0, sigma=1.0), ValueError, "users must be at least 1, got 0"),
+    (lambda: Shuffle(users=2.5, sigma=1.0), ValueError, "users must be a whole number, got 2.5"),
+    (lambda: Shuffle(users=float("nan"), sigma=1.0), ValueError, "users must be finite, got nan"),
+    (lambda: Shuffle(users=10**16, sigma=1.0), ValueError, f"users must be at most {10**15}, got {10**16}"),
+    (lambda: ShuffledCheckIn(users=9, rate=0, sigma=1.0), ValueError, "rate must be above 0 and at most 1, got 0.0"),
+    (lambda: ShuffledCheckIn(users=9, rate=1.1, sigma=1.0), ValueError, "rate must be above 0 and at most 1, got 1.1"),
+    (lambda: SubsampledShuffle(users=9, sample=10, sigma=1.0), ValueError, "sample must be at most users (9), got 10"),
+    (lambda: SubsampledShuffle(users=9, sample=0, sigma=1.0), ValueError, "sample must be at least 1, got 0"),
+    (lambda: BallsAndBins(bins=0, sigma=1.0), ValueError, "bins must be at least 1, got 0"),
+    (
+        lambda: BallsAndBins(bins=5, sigma=1.0, adjacency="replace"),
+        ValueError,
+        "adjacency must be zero-out for BallsAndBins, got 'replace'",
+    ),
+    (
+        lambda: Shuffle(users=9, sigma=1.0, crowd="friendly"),
+        ValueError,
+        "crowd must be one of any, identical, got 'friendly'",
+    ),
+    (
+        lambda: Shuffle(users=9, sigma=1.0, adjacency="swap"),
+        ValueError,
+        "adjacency must be one of zero-out, replace, got 'swap'",
+    ),
+    (lambda: ALL[1].epsilon(delta=0), ValueError, "delta must lie strictly between 0 and 1, got 0.0"),
+    (lambda: ALL[1].epsilon(delta=1), ValueError, "delta must lie strictly between 0 and 1, got 1.0"),
+    (lambda: ALL[1].epsilon(delta=float("nan")), ValueError, "delta must be finite, got nan"),
+    (lambda: ALL[1].epsilon(delta="1e-5"), TypeError, "delta must be a number, got '1e-5'"),
+    (lambda: ALL[1].epsilon(delta=[]), ValueError, "delta must not be empty"),
+    (lambda: ALL[1].delta(epsilon=-0.1), ValueError, "epsilon must be at least 0, got -0.1"),
+    (lambda: ALL[1].delta(epsilon=float("inf")), ValueError, "epsilon must be finite, got inf"),
+    (lambda: ALL[1].epsilon(delta=1e-5, rounds=0), ValueError, "rounds must be at least 1, got 0"),
+    (lambda: ALL[1].epsilon(delta=1e-5, rounds=1.5), ValueError, "rounds must be a whole number, got 1.5"),
+    (lambda: ALL[1].epsilon(delta=1e-5, rounds=[1, 0]), ValueError, "rounds must be at least 1, got 0"),
+    (
+        lambda: ALL[1].epsilon(delta=[1e-5, 1e-6], rounds=[1, 2, 3]),
+        ValueError,
+        "delta and rounds must have the same length, got 2 and 3",
+    ),
+    (lambda: ALL[1].epsilon(delta=1e-5, method="guess"), ValueError, "method must be one of"),
+    (lambda: ALL[1].rdp(1), ValueError, "order must be above 1 and at most 1e+09, got 1.0"),
+    (lambda: ALL[1].rdp([2, 0.5]), ValueError, "order must be above 1 and at most 1e+09, got 0.5"),
+    (lambda: ALL[1].rdp([]), ValueError, "orders must not be empty"),
+    (lambda: ALL[1].rdp(2, direction="up"), ValueError, "direction must be one of worse, forward, reverse, got 'up'"),
+    (lambda: ALL[0].replace(users=5), TypeError, "users is not a field of LocalGaussian, which has sigma, adjacency"),
+    (lambda: Interval(lower=2.0, upper=1.0), ValueError, "lower must lie between 0 and upper, got 2.0 and 1.0"),
+    (lambda: Interval(lower=0.0, upper=float("nan")), ValueError, "upper must be finite, got nan"),
+    (lambda: from_dict({"mechanism": "Magic"}), ValueError, "mechanism must be one of"),
+    (lambda: from_dict({"mechanism": "LocalGaussian"}), ValueError, "LocalGaussian must have the fields"),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), BAD, ids=[b[2][:60] for b in BAD])
+def test_bad_input_gets_one_clear_sentence(call, kind, message):
+    with pytest.raises(kind) as caught:
+        call()
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("m", ALL, ids=lambda m: m.label)
+def test_frozen_keyword_only_hashable(m):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        m.sigma = 3.0
+    with pytest.raises(TypeError):
+        type(m)(2.0)
+    assert hash(m) == hash(m.replace())
+    assert m.replace(sigma=3.0) != m
+    assert m.sigma == 2.0
+    assert from_dict(m.to_dict()) == m
+    assert m.trust
+    assert m.assumption
+
+
+@pytest.mark.parametrize("m", ALL, ids=lambda m: m.label)
+def test_numbers_of_any_kind_are_normalised(m):
+    fields = {k: np.float64(v) if isinstance(v, float) else v for k, v in m.to_dict().items() if k != "mechanism"}
+    fields = {k: np.int64(v) if type(v) is int else v for k, v in fields.items()}
+    same = type(m)(**fields)
+    assert same == m
+    assert type(same.sigma) is float
+
+
+def test_every_mechanism_has_a_different_label():
+    assert len({cls.label for cls in MECHANISMS.values()}) == len(MECHANISMS) == 5
+
+
+def test_arrays_of_questions():
+    m = Shuffle(users=1000, sigma=2.0, crowd="identical")
+    one = m.epsilon(delta=1e-6, rounds=3)
+    assert isinstance(one, Interval)
+    many = m.epsilon(delta=1e-6, rounds=[1, 3, 9])
+    assert many.shape == (3,)
+    assert many[1] == one
+    paired = m.epsilon(delta=np.array([1e-5, 1e-6]), rounds=(1, 3))
+    assert paired[1] == one
+    assert m.epsilon(delta=[1e-6], rounds=3).shape == (1,)
+    assert m.delta(epsilon=[0.1, 0.2]).astype(float).tolist() == [
+        float(m.delta(epsilon=0.1)),
+        float(m.delta(epsilon=0.2)),
+    ]
+    assert float(one) == one.upper
+
+
+def test_the_default_crowd_is_the_safe_one():
+    for cls, more in [(Shuffle, {}), (ShuffledCheckIn, {"rate": 0.5}), (SubsampledShuffle, {"sample": 50})]:
+        m = cls(users=100, sigma=2.0, **more)
+        assert m.crowd == "any"
+        assert m.epsilon(delta=1e-6).upper > m.replace(crowd="identical").epsilon(delta=1e-6).upper
+        assert "nothing about other users" in m.assumption
+        assert "idealised" in m.replace(crowd="identical").assumption
+
+
+def test_interval():
+    x = Interval(lower=0.1, upper=0.2)
+    assert 0.15 in x
+    assert 0.3 not in x
+    assert f"{x:.2f}" == "[0.10, 0.20]"
+    assert x.width == pytest.approx(0.1)
+
+
+def test_public_names():
+    assert set(shoal.__all__) <= set(dir(shoal)) | {"__version__"}
+    assert len(shoal.__all__) <= 16
+    for name in shoal.__all__:
+        assert getattr(shoal, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = shoal.nothing

@@ -1,0 +1,84 @@
+"""Property tests over the whole parameter space: no NaN, no needless infinity, no crash, order kept."""
+
+import math
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from shoal import BallsAndBins, LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle
+
+COMMON = settings(deadline=None, max_examples=120, suppress_health_check=list(HealthCheck), derandomize=True)
+
+
+def logarithmic(low, high):
+    return st.floats(math.log(low), math.log(high)).map(math.exp).map(lambda x: min(max(x, low), high))
+
+
+def whole(low, high):
+    return logarithmic(low, high).map(round)
+
+
+sigmas = logarithmic(1e-3, 1e6)
+users = whole(1, 1e12)
+rates = logarithmic(1e-9, 1.0)
+deltas = logarithmic(1e-15, 0.5)
+rounds = whole(1, 1e7)
+adjacencies = st.sampled_from(["zero-out", "replace"])
+crowds = st.sampled_from(["any", "identical"])
+
+
+@st.composite
+def mechanisms(draw):
+    sigma, adjacency, crowd = draw(sigmas), draw(adjacencies), draw(crowds)
+    kind = draw(st.integers(0, 4))
+    if kind == 0:
+        return LocalGaussian(sigma=sigma, adjacency=adjacency)
+    if kind == 1:
+        return Shuffle(users=draw(users), sigma=sigma, adjacency=adjacency, crowd=crowd)
+    if kind == 2:
+        sample = draw(whole(1, 1e6))
+        return SubsampledShuffle(
+            users=sample * draw(whole(1, 1e5)), sample=sample, sigma=sigma, adjacency=adjacency, crowd=crowd
+        )
+    if kind == 3:
+        return ShuffledCheckIn(users=draw(users), rate=draw(rates), sigma=sigma, adjacency=adjacency, crowd=crowd)
+    return BallsAndBins(bins=draw(whole(1, 1e9)), sigma=sigma)
+
+
+@given(mechanisms(), deltas, rounds)
+@COMMON
+def test_epsilon_is_finite_and_never_above_the_local_one(m, delta, rounds):
+    eps = m.epsilon(delta=delta, rounds=rounds)
+    assert math.isfinite(eps.upper)
+    assert eps.upper >= 0.0
+    local = LocalGaussian(sigma=m.sigma, adjacency=m.adjacency)
+    assert eps.upper <= local.epsilon(delta=delta, rounds=rounds).upper * (1 + 1e-9)
+
+
+@given(mechanisms(), logarithmic(1e-6, 1e4), rounds)
+@COMMON
+def test_delta_is_a_probability_and_not_zero(m, epsilon, rounds):
+    delta = m.delta(epsilon=epsilon, rounds=rounds).upper
+    assert 0.0 < delta <= 1.0
+    assert m.delta(epsilon=2 * epsilon, rounds=rounds).upper <= delta * (1 + 1e-9)
+
+
+@given(mechanisms(), st.lists(logarithmic(1.001, 3000.0), min_size=1, max_size=4))
+@COMMON
+def test_rdp_is_finite_positive_and_grows_with_the_order(m, orders):
+    orders = sorted(orders)
+    for direction in ("forward", "reverse"):
+        curve = m.rdp(orders, direction=direction)
+        assert all(math.isfinite(v) and v > 0.0 for v in curve)
+        assert all(a <= b * (1 + 1e-6) for a, b in zip(curve, curve[1:], strict=False))
+
+
+@given(users, sigmas, rates, deltas, rounds)
+@settings(COMMON, max_examples=60)
+def test_more_users_more_noise_fewer_rounds_help(n, sigma, rate, delta, rounds):
+    m = ShuffledCheckIn(users=n, rate=rate, sigma=sigma, crowd="identical")
+    eps = m.epsilon(delta=delta, rounds=rounds).upper
+    slack = eps * 2e-3 + 1e-12  # the order grid is finite, so the optimum is not met exactly
+    assert m.replace(users=2 * n).epsilon(delta=delta, rounds=rounds).upper <= eps + slack
+    assert m.replace(sigma=2 * sigma).epsilon(delta=delta, rounds=rounds).upper <= eps + slack
+    assert m.epsilon(delta=delta, rounds=2 * rounds).upper >= eps - slack
