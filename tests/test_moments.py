@@ -20,7 +20,7 @@ def mean(users, scale, rate=1.0, weight=1.0):
 
 
 def values(direction):
-    return [row[1:6] + [float(row[6])] for row in REFERENCE if row[0] == direction]
+    return [[*row[1:6], float(row[6])] for row in REFERENCE if row[0] == direction]
 
 
 def test_the_reference_covers_the_range():

@@ -81,11 +81,13 @@ def test_reverse_direction_counts_when_it_is_worse(monkeypatch):
 
     monkeypatch.setattr(rdp, "log_moments", worse_in_reverse)
     rdp._level.cache_clear()
+    rdp._one.cache_clear()
     try:
         assert m.rdp([4.0])[0] > 5 * before[1]
         assert m.epsilon(delta=1e-6, rounds=3).upper > before[0]
     finally:
         rdp._level.cache_clear()
+        rdp._one.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -140,10 +142,9 @@ def test_real_orders_are_bounded_by_chords():
     s, users = 1.5, 2
     for order in (1.3, 2.5, 3.7):
         with mp.workdps(20):
-            w = lambda z: mp.exp(z / s - 1 / (2 * mp.mpf(s) ** 2))
-            step = mp.mpf("0.1")
-            z = [step * i for i in range(-100, 160)]
-            ws, gs = [w(x) for x in z], [mp.npdf(x) * step for x in z]
+            step = mp.mpf("0.25")
+            z = [step * i for i in range(-40, 64)]
+            ws, gs = [mp.exp(x / s - 1 / (2 * mp.mpf(s) ** 2)) for x in z], [mp.npdf(x) * step for x in z]
             total = mp.fsum(
                 gi * mp.fsum(gj * ((wi + wj) / 2) ** order for wj, gj in zip(ws, gs, strict=True))
                 for wi, gi in zip(ws, gs, strict=True)
@@ -189,8 +190,9 @@ def test_shuffle_epsilon_from_its_own_curve_matches_dp_accounting():
 
 def test_epsilon_and_delta_are_inverse():
     for m, rounds in [(shuffle(60_000, 9.48), 7), (check_in(1000, 0.1, 1.0), 100), (LocalGaussian(sigma=3.0), 2)]:
-        for delta in (1e-3, 1e-6, 1e-11):
+        for delta in (1e-4, 1e-6, 1e-11):
             eps = m.epsilon(delta=delta, rounds=rounds).upper
+            assert eps > 0.0
             assert m.delta(epsilon=eps, rounds=rounds).upper == pytest.approx(delta, rel=1e-6)
 
 

@@ -66,7 +66,10 @@ def draw(
         axes.set(xlabel=xlabel, ylabel=ylabel)
         axes.set_title(title, loc="left", fontsize=12)
         axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.8)
-        axes.legend(frameon=False)
+        if len(lines) > 4:  # too many to stand inside without hiding a line
+            figure.legend(loc="outside lower center", ncols=2, frameon=False)
+        else:
+            axes.legend(frameon=False)
         figure.savefig(target, dpi=160)
         plt.close(figure)
     return target

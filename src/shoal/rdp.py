@@ -112,6 +112,15 @@ def _level(mean: MeanRatio, direction: Direction, level: int) -> FloatArray:
     return log_moments(mean, grid(level), direction, quick=True)
 
 
+@functools.lru_cache(maxsize=4096)
+def _one(mean: MeanRatio, direction: Direction, order: float) -> float:
+    return float(log_moments(mean, np.array([order]), direction, quick=True)[0])
+
+
+def _total_at(parts: Sequence[Part], direction: Direction, order: float) -> float:
+    return sum(count * _one(mean, direction, order) for mean, count in parts)
+
+
 def _search(
     parts: Sequence[Part], direction: Direction, objective: Callable[[FloatArray, FloatArray], FloatArray]
 ) -> tuple[float, float]:
@@ -134,8 +143,7 @@ def _search(
     gap = at * 2.0**0.25 - at
     while at > _DENSE and gap >= 1.0:
         orders = np.round(np.array([max(at - gap / 2.0, _DENSE), at + gap / 2.0]))
-        total = sum((count * log_moments(mean, orders, direction, quick=True) for mean, count in parts), np.zeros(2))
-        values = objective(orders, total)
+        values = objective(orders, np.array([_total_at(parts, direction, float(order)) for order in orders]))
         i = int(np.argmin(values))
         if values[i] < best:
             gain = best - float(values[i])
@@ -146,7 +154,8 @@ def _search(
     return best, at
 
 
-def _epsilon_terms(orders: FloatArray, log_moment: FloatArray, delta: float) -> FloatArray:
+def epsilon_terms(orders: FloatArray, log_moment: FloatArray, delta: float) -> FloatArray:
+    """The epsilon that each order proves at this delta, rounded up, from `(L - 1) D_L`."""
     penalty = (math.log(delta) + np.log(orders)) / (orders - 1.0)
     value: FloatArray = log_moment / (orders - 1.0) + np.log1p(-1.0 / orders) - penalty
     value += 8.0 * _UNIT * (log_moment / (orders - 1.0) + np.abs(penalty) + 1.0 / orders)
@@ -154,6 +163,7 @@ def _epsilon_terms(orders: FloatArray, log_moment: FloatArray, delta: float) -> 
 
 
 def _log_delta_terms(orders: FloatArray, log_moment: FloatArray, epsilon: float) -> FloatArray:
+    """The logarithm of the delta that each order proves at this epsilon, rounded up."""
     gain = (orders - 1.0) * epsilon
     value: FloatArray = log_moment - gain + (orders - 1.0) * np.log1p(-1.0 / orders) - np.log(orders)
     value += 8.0 * _UNIT * (log_moment + gain + 2.0 + np.log(orders))
@@ -169,9 +179,7 @@ def _worst(
         return max((float(t.min()), float(orders[int(np.argmin(t))])) for t in tables)
     best, at = _search(parts, "forward", objective)
     # If the reverse direction does no worse at this one order, its best is no worse either.
-    same = np.array([at])
-    total = sum((count * log_moments(mean, same, "reverse", quick=True) for mean, count in parts), np.zeros(1))
-    if float(objective(same, total)[0]) <= best:
+    if float(objective(np.array([at]), np.array([_total_at(parts, "reverse", at)]))[0]) <= best:
         return best, at
     return max((best, at), _search(parts, "reverse", objective))
 
@@ -180,7 +188,7 @@ def epsilon(parts: Sequence[Part], delta: float, orders: FloatArray | None = Non
     """The least epsilon that Rényi DP proves at this delta; `orders` restricts the search to them."""
     if not parts:
         return 0.0
-    return max(0.0, _worst(parts, orders, lambda o, m: _epsilon_terms(o, m, delta))[0])
+    return max(0.0, _worst(parts, orders, lambda o, m: epsilon_terms(o, m, delta))[0])
 
 
 def delta(parts: Sequence[Part], epsilon: float, orders: FloatArray | None = None) -> float:
@@ -195,4 +203,4 @@ def delta(parts: Sequence[Part], epsilon: float, orders: FloatArray | None = Non
 
 def best_order(parts: Sequence[Part], delta: float) -> float:
     """The order that gives `epsilon(parts, delta)`."""
-    return _worst(parts, None, lambda o, m: _epsilon_terms(o, m, delta))[1]
+    return _worst(parts, None, lambda o, m: epsilon_terms(o, m, delta))[1]

@@ -7,6 +7,7 @@ power series in mpmath, with enough digits for what cancels (checked by doubling
     python tests/reference/make_moments.py
 """
 
+import itertools
 import json
 import pathlib
 import sys
@@ -79,7 +80,7 @@ def reverse_large(n, s, rate, p):
         edges = [mp.mpf(0), p / mp.mpf(2)] + [p + spread * j for j in (-2, 0, 2, 4, 6, 9, 13, 20)]
         edges = sorted({e for e in edges if e >= 0})
         total = mp.mpf(0)
-        for lo, hi in zip(edges, edges[1:], strict=False):
+        for lo, hi in itertools.pairwise(edges):
             for x, wt in nodes:
                 t = (lo + hi) / 2 + x * (hi - lo) / 2
                 total += wt * (hi - lo) / 2 * t ** (p - 1) * mp.exp(-t) * excess(t)

@@ -33,7 +33,7 @@ def epsilon_from_rdp(*, curve: Callable[[int], float], orders: Any, delta: float
     at = np.array(whole, dtype=float)
     values = np.array([_validate.epsilon(curve(k), name=f"curve({k})") for k in whole])
     # The formula of rdp.py itself, for bounds that do not come from a ratio.
-    terms = rdp._epsilon_terms(at, count * values * (at - 1.0), target)
+    terms = rdp.epsilon_terms(at, count * values * (at - 1.0), target)
     return max(0.0, float(terms.min()))
 
 

@@ -1,0 +1,244 @@
+"""The command: tables, JSON, pictures, help that teaches, and refusals with exit code 2."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from shoal import LocalGaussian, Shuffle, ShuffledCheckIn
+from shoal.cli import parse, show
+from shoal.cli.app import app
+
+CHECK_IN = "check-in --users 60000 --rate 0.1 --sigma 5".split()
+SHUFFLE = "shuffle --users 60000 --sigma 9.48".split()
+
+
+def run(*words):
+    return CliRunner().invoke(app, [str(w) for w in words], env={"COLUMNS": "200"})
+
+
+def rows(*words):
+    result = run(*words, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)["rows"]
+
+
+def test_epsilon_json_equals_the_python_interface():
+    found = rows("epsilon", *CHECK_IN, "--delta", "1e-5", "--rounds", "1,100,5540")
+    assert [(r["crowd"], r["rounds"]) for r in found] == [(c, t) for c in ("identical", "any") for t in (1, 100, 5540)]
+    m = ShuffledCheckIn(users=60_000, rate=0.1, sigma=5.0, crowd="identical")
+    for row in found:
+        exact = m.replace(crowd=row["crowd"]).epsilon(delta=1e-5, rounds=row["rounds"])
+        assert row["epsilon"] == {"lower": exact.lower, "upper": exact.upper}
+
+
+def test_both_crowds_are_the_default_and_the_sentence_says_everything():
+    result = run("epsilon", *CHECK_IN, "--delta", "1e-5", "--rounds", "5540")
+    assert result.exit_code == 0
+    text = " ".join(result.stdout.split())
+    assert "0.063637" in text
+    assert "zero-out adjacency" in text
+    assert "idealised crowd" in text
+    assert "nothing about other users' vectors" in text
+    assert "the shuffler is trusted, the server is not" in text
+    assert "5,540 rounds together" in text
+    assert "1e-05" in text
+    assert "Rényi DP" in text
+
+
+def test_delta_and_fractions():
+    found = rows("delta", *SHUFFLE, "--epsilon", "0.0014063", "--crowd", "identical")
+    m = Shuffle(users=60_000, sigma=9.48, crowd="identical")
+    assert found[0]["delta"]["upper"] == m.delta(epsilon=0.0014063).upper
+    found = rows("epsilon", *SHUFFLE, "--delta", "1/60000", "--crowd", "identical")
+    assert round(found[0]["epsilon"]["upper"], 7) == 0.0014063
+
+
+def test_rdp_reports_both_directions():
+    found = rows("rdp", "shuffle", "--users", 10, "--sigma", 1, "--orders", "2,8", "--crowd", "identical")
+    for row in found:
+        assert row["worse"] == max(row["forward"], row["reverse"])
+        assert row["forward"] > row["reverse"]
+
+
+def test_replace_and_local():
+    found = rows("epsilon", "local", "--sigma", 4, "--delta", "1e-6", "--adjacency", "replace")
+    assert found[0]["epsilon"]["upper"] == LocalGaussian(sigma=2.0).epsilon(delta=1e-6).upper
+    assert found[0]["crowd"] is None
+
+
+def test_calibrate():
+    target = ["--epsilon", "1", "--delta", "1e-5"]
+    found = rows("calibrate", "sigma", "check-in", "--users", 60000, "--rate", 0.1, "--rounds", 1000, *target)
+    for row in found:
+        m = ShuffledCheckIn(users=60_000, rate=0.1, sigma=row["sigma"], crowd=row["crowd"])
+        assert m.epsilon(delta=1e-5, rounds=1000).upper <= 1.0
+    found = rows("calibrate", "rounds", *CHECK_IN, *target)
+    assert found[0]["rounds"] > found[1]["rounds"] >= 1
+    found = rows("calibrate", "users", "shuffle", "--sigma", 5, "--rounds", 100, "--epsilon", 0.5, "--delta", "1e-6")
+    assert found[0]["users"] > 1
+    assert found[1]["users"] is None
+    assert "no number of users" in found[1]["reason"]
+    found = rows("calibrate", "users", "subsampled", "--sample", 50, "--sigma", 5, "--epsilon", 1, "--delta", "1e-6")
+    assert found[0]["users"] >= 50
+
+
+def test_calibrated_sigma_is_printed_rounded_up():
+    result = run("calibrate", "sigma", "local", "--epsilon", 1, "--delta", "1e-5")
+    printed = float(re.search(r"none needed │ ([\d.]+)", result.stdout).group(1))
+    assert LocalGaussian(sigma=printed).epsilon(delta=1e-5).upper <= 1.0
+
+
+def test_compare_puts_every_method_side_by_side():
+    found = rows("compare", *SHUFFLE, "--delta", "1/60000", "--rounds", 7)
+    by_method = {r["method"]: r for r in found}
+    assert round(by_method["paper, Theorem 1"]["epsilon"], 5) == 0.22822
+    assert round(by_method["Rényi DP, exact"]["epsilon"], 7) == 0.0025118
+    assert by_method["clones"]["crowd"] == "any"
+    assert by_method["no shuffling"]["epsilon"] > 1
+    assert by_method["Rényi DP, exact"]["ratio"] == 1.0
+    assert by_method["paper, Theorem 1"]["ratio"] == pytest.approx(0.22822 / 0.0025118, rel=1e-3)
+    found = rows("compare", *CHECK_IN, "--delta", "1/60000", "--rounds", 5540)
+    assert round(next(r["epsilon"] for r in found if "Theorem 3" in r["method"]), 3) == 9.617
+    few = run("compare", "shuffle", "--users", 10, "--sigma", 1, "--delta", "1e-5")
+    assert "does not apply" in few.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("epsilon", *CHECK_IN, "--delta", "1e-5", "--rounds", "1-1000@8"),
+        ("epsilon", *SHUFFLE, "--delta", "1e-5,1e-6"),
+        ("delta", *SHUFFLE, "--epsilon", "0.1,0.5"),
+        ("delta", "local", "--sigma", 3, "--epsilon", "0"),
+        ("rdp", *SHUFFLE),
+        ("compare", *SHUFFLE, "--delta", "1e-5", "--rounds", 7),
+    ],
+)
+def test_pictures(words, tmp_path):
+    for ending in ("png", "svg"):
+        path = tmp_path / "deep" / f"a.{ending}"
+        result = run(*words, "--plot", path)
+        assert result.exit_code == 0, result.output
+        assert path.stat().st_size > 5000
+        assert str(path) in result.stdout.replace("\n", "")
+
+
+def test_demo(tmp_path):
+    result = run("demo", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    for number in ("0.0014063", "0.0025118", "0.060789"):
+        assert number in result.stdout
+    assert (tmp_path / "epsilon_vs_rounds.png").exists()
+
+
+BAD = [
+    (("epsilon", "shuffle", "--users", 10, "--sigma", -1, "--delta", "1e-5"), "sigma must be positive, got -1.0"),
+    (("epsilon", "shuffle", "--users", 10, "--sigma", "nan", "--delta", "1e-5"), "sigma must be finite, got nan"),
+    (("epsilon", "shuffle", "--users", 10, "--sigma", "inf", "--delta", "1e-5"), "sigma must be finite, got inf"),
+    (("epsilon", "shuffle", "--users", 0, "--sigma", 1, "--delta", "1e-5"), "users must be at least 1, got 0"),
+    (("epsilon", "shuffle", "--users", 2.5, "--sigma", 1, "--delta", "1e-5"), "users must be a whole number, got 2.5"),
+    (("epsilon", "shuffle", "--users", "many", "--sigma", 1, "--delta", "1e-5"), "users must be a number such as"),
+    (("epsilon", "shuffle", "--sigma", 1, "--delta", "1e-5"), "users must be given for shuffle: add --users"),
+    (
+        ("epsilon", "local", "--users", 3, "--sigma", 1, "--delta", "1e-5"),
+        "users is not a parameter of local, which has sigma",
+    ),
+    (
+        ("epsilon", "local", "--sigma", 1, "--delta", "1e-5", "--crowd", "any"),
+        "crowd is not a parameter of local: no other user matters",
+    ),
+    (
+        ("epsilon", "check-in", "--users", 9, "--rate", 0, "--sigma", 1, "--delta", 0.1),
+        "rate must be above 0 and at most 1, got 0.0",
+    ),
+    (
+        ("epsilon", "check-in", "--users", 9, "--rate", 1.5, "--sigma", 1, "--delta", 0.1),
+        "rate must be above 0 and at most 1, got 1.5",
+    ),
+    (
+        ("epsilon", "subsampled", "--users", 9, "--sample", 10, "--sigma", 1, "--delta", 0.1),
+        "sample must be at most users (9), got 10",
+    ),
+    (("epsilon", "local", "--sigma", 1, "--delta", 0), "delta must lie strictly between 0 and 1, got 0.0"),
+    (("epsilon", "local", "--sigma", 1, "--delta", 1), "delta must lie strictly between 0 and 1, got 1.0"),
+    (("epsilon", "local", "--sigma", 1, "--delta", "1/0"), "delta must be a number such as"),
+    (("epsilon", "local", "--sigma", 1, "--delta", 0.1, "--rounds", 0), "rounds must be at least 1, got 0"),
+    (("epsilon", "local", "--sigma", 1, "--delta", 0.1, "--rounds", "9-1"), "rounds must be a range from low to high"),
+    (("epsilon", "local", "--sigma", 1, "--delta", 0.1, "--rounds", "1,,2"), "rounds must be a number such as"),
+    (("epsilon", "local", "--sigma", 1, "--delta", 0.1, "--plot", "x.txt"), "plot must be a .png, .svg or .pdf file"),
+    (("delta", "local", "--sigma", 1, "--epsilon", -1), "epsilon must be at least 0, got -1.0"),
+    (("rdp", "local", "--sigma", 1, "--orders", "1"), "order must be above 1 and at most 1e+09, got 1.0"),
+    (
+        ("epsilon", "balls-and-bins", "--bins", 9, "--sigma", 1, "--delta", 0.1, "--adjacency", "replace"),
+        "adjacency must be zero-out for BallsAndBins",
+    ),
+    (("calibrate", "sigma", "local", "--epsilon", 0, "--delta", 0.1), "epsilon must be positive, got 0.0"),
+    (("calibrate", "users", "local", "--sigma", 1, "--epsilon", 1, "--delta", 0.1), "users is not a parameter of local"),
+    (
+        ("calibrate", "rounds", "local", "--sigma", 1, "--epsilon", 0.01, "--delta", "1e-6"),
+        "epsilon must be at least",
+    ),
+    (("epsilon", "magic", "--sigma", 1, "--delta", 0.1), "magic"),
+    (("epsilon", "shuffle", "--users", 9, "--sigma", 1, "--delta", 0.1, "--crowd", "friendly"), "friendly"),
+    (("fly",), "fly"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), BAD, ids=[b[1][:50] for b in BAD])
+def test_bad_input_is_refused_with_exit_code_2(words, message):
+    result = run(*words)
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+    assert "Traceback" not in result.output
+
+
+def test_an_unwritable_picture_is_a_clear_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    result = run("epsilon", "local", "--sigma", 1, "--delta", 0.1, "--plot", tmp_path / "file" / "a.png")
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+
+
+def test_the_real_command_in_a_real_shell():
+    words = [sys.executable, "-c", "from shoal.cli import main; main()", "epsilon", "shuffle", "--users", "0"]
+    bad = subprocess.run([*words, "--sigma", "1", "--delta", "0.1"], capture_output=True, text=True, check=False)
+    assert (bad.returncode, bad.stderr) == (2, "shoal: users must be at least 1, got 0\n")
+
+
+def test_help_teaches_with_examples():
+    top = run("--help").stdout
+    assert "check-in" in top
+    for command in ("epsilon", "delta", "rdp", "compare", "demo", "calibrate"):
+        assert command in top
+        assert run(command, "--help").exit_code == 0
+    assert "shoal epsilon check-in --users 60000" in " ".join(run("epsilon", "--help").stdout.split())
+
+
+def test_shell_completion_is_offered():
+    assert "--install-completion" in run("--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("5", [5]),
+        ("1,100,5_540", [1, 100, 5540]),
+        ("1-4", [1, 2, 3, 4]),
+        ("10-30:10,99", [10, 20, 30, 99]),
+        ("1-1000@4", [1, 10, 100, 1000]),
+        ("7-7", [7]),
+    ],
+)
+def test_lists_and_ranges(text, expected):
+    assert parse.whole_numbers("rounds", text) == expected
+
+
+@pytest.mark.parametrize("value", [0.123451, 1.0000001, 9.99999999, 3e-7, 123456.7, 1 / 60_000])
+def test_printed_bounds_stay_bounds(value):
+    up, down = float(show.rounded(value)), float(show.rounded(value, "down"))
+    assert down <= value <= up
+    assert up - down <= 2e-4 * value
