@@ -12,8 +12,8 @@ from shoal import LocalGaussian, Shuffle, ShuffledCheckIn
 from shoal.cli import parse, show
 from shoal.cli.app import app
 
-CHECK_IN = "check-in --users 60000 --rate 0.1 --sigma 5".split()
-SHUFFLE = "shuffle --users 60000 --sigma 9.48".split()
+CHECK_IN = ["check-in", "--users", "60000", "--rate", "0.1", "--sigma", "5"]
+SHUFFLE = ["shuffle", "--users", "60000", "--sigma", "9.48"]
 
 
 def run(*words):
@@ -177,7 +177,10 @@ BAD = [
         "adjacency must be zero-out for BallsAndBins",
     ),
     (("calibrate", "sigma", "local", "--epsilon", 0, "--delta", 0.1), "epsilon must be positive, got 0.0"),
-    (("calibrate", "users", "local", "--sigma", 1, "--epsilon", 1, "--delta", 0.1), "users is not a parameter of local"),
+    (
+        ("calibrate", "users", "local", "--sigma", 1, "--epsilon", 1, "--delta", 0.1),
+        "users is not a parameter of local",
+    ),
     (
         ("calibrate", "rounds", "local", "--sigma", 1, "--epsilon", 0.01, "--delta", "1e-6"),
         "epsilon must be at least",

@@ -105,27 +105,36 @@ class _Product:
     ) -> float:
         """The row k, summed over i = first..last; f = 1 - k * slope_i, or 1 without a slope.
 
-        `floor` is a lower bound on the logarithm of the sum.
+        `floor` is a lower bound on the logarithm of the sum. A sum that ends at the middle, last =
+        k // 2, stands for a symmetric one: every term counts twice, except one at k / 2.
         """
         start = len(self.behind) - 1 - k
         coarse = self.front[first : last + 1] + self.behind[start + first : start + last + 1]
-        offset = float(self.high[k]) + constant
-        bar = min(float(coarse.max()), floor - offset) - _DROP
-        i = np.flatnonzero(coarse > bar) + first
-        j = k - i
+        bar = min(float(coarse.max()), floor - float(self.high[k]) - constant) - _DROP
+        kept = np.flatnonzero(coarse > bar)
+        low, high = int(kept[0]) + first, int(kept[-1]) + first
+        i: slice | npt.NDArray[np.intp]
+        j: slice | npt.NDArray[np.intp]
+        if high - low < 2 * len(kept):  # one run, or nearly: slices are far cheaper than indices
+            i, j = slice(low, high + 1), slice(k - low, k - high - 1 if high < k else None, -1)
+        else:
+            i, j = kept + first, k - (kept + first)
         # The larger factorial of the two is subtracted first: that difference is exact.
-        near, far = np.minimum(i, j), np.maximum(i, j)
-        log_choose = ((self.high[k] - self.high[far]) - self.high[near]) + (
-            (self.low[k] - self.low[far]) - self.low[near]
-        )
+        one, other = self.high[i], self.high[j]
+        log_choose = (self.high[k] - np.maximum(one, other)) - np.minimum(one, other)
+        log_choose += self.low[k] - (self.low[i] + self.low[j])
         exponents = self.left[i] + self.right[j]
         log_terms = (log_choose + constant) + self.head[i] + exponents
         top = float(log_terms.max())
         shift = top if top > 100.0 else 0.0
-        terms = np.exp(log_terms - shift) * -np.expm1(-exponents)
+        terms = np.exp(log_terms - shift)
+        if float(exponents.min()) < 40.0:
+            terms *= -np.expm1(-exponents)
         if slope is not None:
             terms *= 1.0 - k * slope[i]
         total = float(terms.sum())
+        if last == k // 2:
+            total = 2.0 * total - (float(terms[-1]) if 2 * high == k else 0.0)
         if shift == 0.0:
             return math.log1p(total)
         return shift + math.log(total)  # the 1 is below exp(-100) of it
@@ -158,8 +167,10 @@ def _mix(left: FloatArray, right: FloatArray, share: float) -> FloatArray:
     head = np.arange(top + 1, dtype=float) * (math.log(share) - math.log1p(-share))
     product = _Product(head, left, right)
     result = np.zeros(top + 1)
+    is_symmetric = left is right and share == 0.5
     for k in range(2, top + 1):
-        result[k] = product.row(k, 0, k, k * math.log1p(-share), _log_excess(float(result[k - 1])))
+        last = k // 2 if is_symmetric else k
+        result[k] = product.row(k, 0, last, k * math.log1p(-share), _log_excess(float(result[k - 1])))
     return result
 
 
@@ -224,7 +235,7 @@ def log_moment_bound(mean: MeanRatio, order: int) -> float:
     log_half = float(log_moments(mean, half)[half]) if half <= 256 else log_moment_bound(mean, half)
     j = k - i[half - 1 :]
     log_jump = log_g[half - 1 :] + (k - j) * math.log(mean.weight / n) - special.gammaln(j + 1.0)
-    jump = math.log(n) + float(special.gammaln(k + 1.0)) + float(special.logsumexp(log_jump)) + log_half
+    jump = math.log(n) + float(special.gammaln(k + 1.0)) + float(_log_sum_exp(log_jump[None, :])[0]) + log_half
     # The factorials are near k log k, and so is their round-off.
     jump += 2.0**-53 * 16.0 * k * math.log(k)
     # log(m_without + jump), where both may be far beyond the largest double.
@@ -287,11 +298,15 @@ def _saddle(scale: float, a: float) -> float:
     return float(special.wrightomega(math.log(a / scale**2) - 0.5 / scale**2).real)
 
 
-def _z_grid(scale: float, a: float, right: float) -> FloatArray:
-    """Nodes fine and wide enough for the trapezoidal rule at every parameter up to a."""
-    bend = _saddle(scale, a)
-    step = min(0.45 / math.sqrt(1.0 + bend), 0.2 * scale)
-    return np.arange(-scale * bend - 10.0, right + step, step)
+def _z_step(scale: float, a: float) -> float:
+    return min(0.45 / math.sqrt(1.0 + _saddle(scale, a)), 0.2 * scale)
+
+
+def _z_nodes(scale: float, a: float, right: float) -> tuple[FloatArray, FloatArray]:
+    """Nodes z fine and wide enough for the trapezoidal rule at every parameter up to a; log weights."""
+    step = _z_step(scale, a)
+    z = np.arange(-scale * _saddle(scale, a) - 10.0, right + step, step)
+    return z, -0.5 * z**2 + math.log(step / math.sqrt(2.0 * math.pi))
 
 
 def _log_laplace(ratio: Ratio, a: FloatArray) -> FloatArray:
@@ -303,21 +318,15 @@ def _log_laplace(ratio: Ratio, a: FloatArray) -> FloatArray:
     """
     s = ratio.scale
     deviation = math.sqrt(math.expm1(min(1.0 / s**2, 700.0)))
-    centred = (a <= 1.0) | ((a <= 500.0) & (a * deviation <= 1.0))
+    is_small = (a <= 1.0) | ((a <= 500.0) & (a * deviation <= 1.0))
     result = np.empty_like(a)
-    for is_centred in (True, False):
-        chosen = a[centred == is_centred]
-        if not chosen.size:
+    for chosen in (is_small, ~is_small):
+        if not chosen.any():
             continue
-        z = _z_grid(s, float(chosen[-1]), 2.0 / s + 10.0 if is_centred else 10.0)
-        step = float(z[1] - z[0])
-        log_density = -0.5 * z**2 + math.log(step / math.sqrt(2.0 * math.pi))
-        v = chosen[:, None] * np.expm1(z / s - 0.5 / s**2)
-        if is_centred:
-            value = np.log1p(_exp_remainder(v) @ np.exp(log_density))
-        else:
-            value = special.logsumexp(log_density - v, axis=1)
-        result[centred == is_centred] = value
+        z, log_density = _z_nodes(s, float(a[chosen][-1]), 2.0 / s + 10.0 if chosen is is_small else 10.0)
+        v = a[chosen][:, None] * np.expm1(z / s - 0.5 / s**2)
+        centred = chosen is is_small
+        result[chosen] = np.log1p(_exp_remainder(v) @ np.exp(log_density)) if centred else _log_sum_exp(log_density - v)
     if ratio.rate == 1.0:
         return result
     return np.where(
@@ -325,6 +334,26 @@ def _log_laplace(ratio: Ratio, a: FloatArray) -> FloatArray:
         result + np.log(ratio.rate + (1.0 - ratio.rate) * np.exp(-result)),
         np.log1p(ratio.rate * np.expm1(np.minimum(result, 1.0))),
     )
+
+
+def _log_laplace_at_zero(ratio: Ratio, a: FloatArray) -> FloatArray:
+    """`log E exp(-a V)`, for increasing a so large that V is small where it counts.
+
+    There `K(a) - a` would be a difference of two nearly equal numbers.
+    """
+    s = ratio.scale
+    z, log_density = _z_nodes(s, float(a[-1]), 10.0)
+    result = _log_sum_exp(log_density - a[:, None] * np.exp(z / s - 0.5 / s**2))
+    if ratio.rate == 1.0:
+        return result
+    return np.logaddexp(math.log(ratio.rate) + result, math.log1p(-ratio.rate) - a)
+
+
+def _log_sum_exp(rows: FloatArray) -> FloatArray:
+    """`log(sum(exp(row)))` of each row (scipy's is many times slower on small ones)."""
+    top = rows.max(axis=1)
+    result: FloatArray = top + np.log(np.exp(rows - top[:, None]).sum(axis=1))
+    return result
 
 
 def _exp_remainder(v: FloatArray) -> FloatArray:
@@ -366,17 +395,30 @@ def _negative_block(mean: MeanRatio, powers: FloatArray) -> FloatArray:
     step = min(0.2, 0.5 / math.sqrt(high))
     if right > 700.0:
         return bound
-    nodes = len(_z_grid(s, math.exp(right) * mean.weight / n, 2.0 / s + 10.0))
+    largest = math.exp(right) * mean.weight / n
+    nodes = (s * _saddle(s, largest) + 2.0 / s + 20.0) / _z_step(s, largest)
     if (right - left) / step * max(nodes, len(powers)) > _CELLS_MAX:
         return bound
     log_t = np.arange(left, right + step, step)
-    bend = n * _log_laplace(mean.ratio, np.exp(log_t) * (mean.weight / n))
-    log_excess = bend + np.log(-np.expm1(-bend))
+    t = np.exp(log_t)
+    is_near = t <= 50.0 * high
+    near, far = t[is_near], t[~is_near]
+    bend = n * _log_laplace(mean.ratio, near * (mean.weight / n))
     # Gamma weights relative to their own sum: the normalisation then needs no log-gamma.
     v = log_t - np.log(powers)[:, None]
-    log_gamma = powers[:, None] * (v - np.expm1(v))
-    total = special.logsumexp(log_gamma + log_excess, axis=1) - special.logsumexp(log_gamma, axis=1)
-    return np.minimum(np.logaddexp(0.0, total), bound)
+    p = powers[:, None]
+    log_gamma = p * (v - np.expm1(v))
+    # log of (t/p)^p e^p (E[e^(-tS)] - e^-t), in the form that does not cancel
+    log_terms = log_gamma[:, is_near] + (bend + np.log(-np.expm1(-bend)))
+    if far.size:
+        log_laplace = n * _log_laplace_at_zero(mean.ratio, far * (mean.weight / n)) - (1.0 - mean.weight) * far
+        rest = np.log(-np.expm1(-np.maximum(log_laplace + far, 1e-300)))
+        log_terms = np.concatenate([log_terms, p * (v[:, ~is_near] + 1.0) + (log_laplace + rest)], axis=1)
+    total = _log_sum_exp(log_terms) - _log_sum_exp(log_gamma)
+    # An integrand that has not died away at both ends was cut off: then only the bound is safe.
+    ends = np.maximum(log_terms[:, 0], log_terms[:, -1])
+    is_whole = ends < log_terms.max(axis=1) - 0.9 * _DEPTH
+    return np.where(is_whole, np.minimum(np.logaddexp(0.0, total), bound), bound)
 
 
 @functools.lru_cache(maxsize=256)

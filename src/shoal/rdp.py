@@ -78,8 +78,8 @@ def _whole(mean: MeanRatio, orders: FloatArray, direction: Direction, quick: boo
         result[chosen] = moments.log_negative_moments(mean, orders[chosen] - 1.0)
         return result
     together = orders <= _DENSE
-    if not quick:
-        together |= orders <= (moments.SERIES_MAX if mean.users >= orders[-1] else 1024)
+    if not quick and (mean.users >= orders[-1] or len(orders) > 1000):
+        together |= orders <= moments.SERIES_MAX
     alone = np.flatnonzero(~together & (orders <= _CONTOUR_MAX))
     result[orders > _CONTOUR_MAX] = math.inf
     result[alone] = [moments.log_moment_bound(mean, int(k)) for k in orders[alone]]

@@ -1,0 +1,73 @@
+"""Everything shown runs: code blocks of the README and the docs, and the commands they name."""
+
+import doctest
+import pathlib
+import re
+import shlex
+
+import pytest
+from typer.testing import CliRunner
+
+from shoal.cli.app import app
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "README.md"]
+BLOCK = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def blocks(page, language):
+    return [text for name, text in BLOCK.findall(page.read_text()) if name == language]
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "python")], ids=lambda p: p.name)
+def test_python_blocks_run(page, tmp_path, monkeypatch):
+    """The blocks of a page run in one namespace, in order; a prompt marks an example with its output."""
+    monkeypatch.chdir(tmp_path)
+    names: dict = {"__name__": "page"}
+    for text in blocks(page, "python"):
+        if ">>>" in text:
+            test = doctest.DocTestParser().get_doctest(text, names, page.name, str(page), 0)
+            runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+            runner.run(test, clear_globs=False)
+            assert runner.tries > 0
+            assert runner.failures == 0
+            names.update(test.globs)
+        else:
+            exec(compile(text, str(page), "exec"), names)
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if blocks(p, "console")], ids=lambda p: p.name)
+def test_commands_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    commands = [line[2:] for text in blocks(page, "console") for line in text.splitlines() if line.startswith("$ ")]
+    assert commands
+    for command in commands:
+        words = shlex.split(command)
+        assert words[0] == "shoal"
+        result = CliRunner().invoke(app, words[1:])
+        assert result.exit_code == 0, (command, result.output)
+
+
+def test_examples_in_the_help_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    source = (ROOT / "src" / "shoal" / "cli" / "app.py").read_text()
+    examples = re.findall(r"^\s+\"?(shoal [a-z].*?)(?:\\n\\n\"|\"?,?)$", source, re.MULTILINE)
+    assert len(examples) >= 12
+    for example in examples:
+        result = CliRunner().invoke(app, shlex.split(example)[1:])
+        assert result.exit_code == 0, (example, result.output)
+
+
+def test_the_readme_leads_with_the_two_commands():
+    first = blocks(ROOT / "README.md", "sh")[0]
+    makefile = (ROOT / "Makefile").read_text()
+    for target in ("run", "test"):
+        assert f"make {target}" in first
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE)
+    assert "make test" in (ROOT / ".ci" / "run").read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_local_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
