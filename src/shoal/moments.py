@@ -228,7 +228,8 @@ def log_moment_bound(mean: MeanRatio, order: int) -> float:
     i = np.arange(2, k + 1, dtype=float)
     log_v = np.maximum(mean.ratio.log_moments(i), 1e-300)
     log_g = log_v + np.log(-np.expm1(-log_v)) - special.gammaln(i + 1.0)
-    whole = _log_without_jump(log_g, mean, k)
+    # With at least k users the split is nearly exact, so the other way need not be tried.
+    whole = math.inf if n >= k else _log_without_jump(log_g, mean, k)
     without = _log_without_jump(log_g[: half - 1], mean, k)
     if math.isinf(without):
         return whole
@@ -261,7 +262,7 @@ def _log_without_jump(log_g: FloatArray, mean: MeanRatio, k: int) -> float:
     if peak > 600.0:
         return math.inf
     base = k * (cos_m1 + 1j * (sine - angles))
-    near = np.abs(rest) < 0.5 * np.abs(unit)
+    near = (np.abs(rest) < 0.5 * np.abs(unit)) & (np.abs(unit) > 1e-250)
     bend = n * _complex_log1p(np.where(near, rest, 0.0) / np.where(near, unit, 1.0))
     whole = np.where(near | (unit + rest == 0.0), 1e-300, unit + rest)
     away = np.exp(n * np.log(whole) + 1j * k * ((1.0 - mean.weight) * sine - angles) + k * (1.0 - mean.weight) * cos_m1)
@@ -383,7 +384,7 @@ def _negative_block(mean: MeanRatio, powers: FloatArray) -> FloatArray:
     bound = geometric_bound(mean, powers)
     s, n = mean.ratio.scale, mean.users
     low, high = float(powers.min()), float(powers.max())
-    if (n == 1 and mean.weight == 1.0) or s < 0.1:
+    if mean.is_single or s < 0.1:
         return bound
     fall = _DEPTH / low
     left = math.log(low) - fall - math.sqrt(2.0 * fall)

@@ -57,5 +57,5 @@ class MeanRatio:
 
     @property
     def is_single(self) -> bool:
-        """Whether S is one plain W, where everything has a closed form."""
-        return self.users == 1 and self.weight == 1.0 and self.ratio.rate == 1.0
+        """Whether S is one V, whose moments of every order have a closed form."""
+        return self.users == 1 and self.weight == 1.0

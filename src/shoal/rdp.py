@@ -43,7 +43,7 @@ _UNIT = 2.0**-53
 _DENSE = 256
 """Up to here all whole orders are computed together: it takes milliseconds."""
 
-_CONTOUR_MAX = 1_000_000
+_CONTOUR_MAX = 1 << 18
 """One order costs time and memory proportional to it; beyond this the local bound serves."""
 
 
@@ -55,7 +55,7 @@ def log_moments(mean: MeanRatio, orders: FloatArray, direction: Direction, *, qu
     report dominates, which are of no use for a conversion, then get the local bound.
     """
     local = Ratio(scale=mean.ratio.scale, rate=mean.ratio.rate * mean.weight).log_moments(orders)
-    if mean.is_single:  # closed form at every real order, and the same in both directions
+    if mean.is_single:  # exact, and the same in both directions as E[V^(1-L)] = E[V^L]
         return local * (1.0 + moments.roundoff(orders))
     below = np.floor(orders)
     above = np.ceil(orders)
@@ -141,7 +141,7 @@ def _search(
         level += 1
     # Above the dense levels, halve the gap around the best order until it no longer pays.
     gap = at * 2.0**0.25 - at
-    while at > _DENSE and gap >= 1.0:
+    while at > _DENSE and gap >= max(1.0, 2e-4 * at):
         orders = np.round(np.array([max(at - gap / 2.0, _DENSE), at + gap / 2.0]))
         values = objective(orders, np.array([_total_at(parts, direction, float(order)) for order in orders]))
         i = int(np.argmin(values))

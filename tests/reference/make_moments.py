@@ -77,7 +77,8 @@ def reverse_large(n, s, rate, p):
             return mp.expm1(n * mp.log1p(rate * e))
 
         spread = mp.sqrt(p)
-        edges = [mp.mpf(0), p / mp.mpf(2)] + [p + spread * j for j in (-2, 2, 7, 13, 22)]
+        edges = [mp.mpf(0), p / mp.mpf(2)] + [p + spread * j for j in (-2, 2, 7, 13)]
+        edges += [edges[-1] + 25, edges[-1] + 70]
         edges = sorted({e for e in edges if e >= 0})
         total = mp.mpf(0)
         for lo, hi in itertools.pairwise(edges):
