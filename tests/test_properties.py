@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from shoal import BallsAndBins, LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle
 
-COMMON = settings(deadline=None, max_examples=120, suppress_health_check=list(HealthCheck), derandomize=True)
+COMMON = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck), derandomize=True)
 
 
 def logarithmic(low, high):
@@ -75,7 +75,7 @@ def test_rdp_is_finite_positive_and_grows_with_the_order(m, orders):
 
 
 @given(users, sigmas, rates, deltas, rounds)
-@settings(COMMON, max_examples=60)
+@settings(COMMON, max_examples=40)
 def test_more_users_more_noise_fewer_rounds_help(n, sigma, rate, delta, rounds):
     m = ShuffledCheckIn(users=n, rate=rate, sigma=sigma, crowd="identical")
     eps = m.epsilon(delta=delta, rounds=rounds).upper

@@ -79,6 +79,7 @@ def reverse_large(n, s, rate, p):
         spread = mp.sqrt(p)
         edges = [mp.mpf(0), p / mp.mpf(2)] + [p + spread * j for j in (-2, 2, 7, 13)]
         edges += [edges[-1] + 25, edges[-1] + 70]
+        edges += [edges[-1] * 2**j for j in range(1, 6)]  # t is near p / S, and S may be small
         edges = sorted({e for e in edges if e >= 0})
         total = mp.mpf(0)
         for lo, hi in itertools.pairwise(edges):
