@@ -256,14 +256,15 @@ def _log_without_jump(log_g: FloatArray, mean: MeanRatio, k: int) -> float:
     angles = 2.0 * math.pi * np.arange(points // 2 + 1) / points
     cos_m1, sine = -2.0 * np.sin(0.5 * angles) ** 2, np.sin(angles)
     # On the circle: unit = e^(y - |y|), and the rest of A(y) e^-|y|.
-    unit = np.exp(radius * (cos_m1 + 1j * sine))
-    rest = np.conj(np.fft.rfft(folded))
+    unit: ComplexArray = np.exp(radius * (cos_m1 + 1j * sine))
+    rest: ComplexArray = np.conj(np.fft.rfft(folded))
     peak = n * math.log1p(float(rest[0].real))
     if peak > 600.0:
         return math.inf
     base = k * (cos_m1 + 1j * (sine - angles))
     near = (np.abs(rest) < 0.5 * np.abs(unit)) & (np.abs(unit) > 1e-250)
-    bend = n * _complex_log1p(np.where(near, rest, 0.0) / np.where(near, unit, 1.0))
+    relative: ComplexArray = np.where(near, rest, 0.0j) / np.where(near, unit, 1.0 + 0.0j)
+    bend = n * _complex_log1p(relative)
     whole = np.where(near | (unit + rest == 0.0), 1e-300, unit + rest)
     away = np.exp(n * np.log(whole) + 1j * k * ((1.0 - mean.weight) * sine - angles) + k * (1.0 - mean.weight) * cos_m1)
     # expm1 only where it is needed and cannot overflow; elsewhere the two exponentials are apart.
