@@ -263,7 +263,8 @@ def _log_without_jump(log_g: FloatArray, mean: MeanRatio, k: int) -> float:
         return math.inf
     base = k * (cos_m1 + 1j * (sine - angles))
     near = (np.abs(rest) < 0.5 * np.abs(unit)) & (np.abs(unit) > 1e-250)
-    relative: ComplexArray = np.where(near, rest, 0.0j) / np.where(near, unit, 1.0 + 0.0j)
+    relative: ComplexArray = np.zeros(len(unit), dtype=np.complex128)
+    relative[near] = rest[near] / unit[near]
     bend = n * _complex_log1p(relative)
     whole = np.where(near | (unit + rest == 0.0), 1e-300, unit + rest)
     away = np.exp(n * np.log(whole) + 1j * k * ((1.0 - mean.weight) * sine - angles) + k * (1.0 - mean.weight) * cos_m1)
