@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from shoal import _validate
+from shoal import _validate, pld
 from shoal._validate import FloatArray
-from shoal.mechanisms import Mechanism, Method, Parts, ask_delta, ask_epsilon, ask_rdp, from_dict
+from shoal.mechanisms import Mechanism, Method, Parts, Settings, ask_delta, ask_epsilon, ask_rdp, from_dict
 
 STATE_VERSION = 1
 
@@ -68,13 +68,17 @@ class Accountant:
     def _parts(self, times: int = 1) -> Parts:
         return tuple((m.round(), r * times) for m, r in self._counts.items())
 
-    def epsilon(self, *, delta: Any, method: Method = "rdp", orders: Any = None) -> Any:
+    def epsilon(
+        self, *, delta: Any, method: Method = "tight", orders: Any = None, accuracy: float = pld.ACCURACY
+    ) -> Any:
         """The epsilon of everything so far, as an `Interval` (0 if nothing was entered)."""
-        return ask_epsilon(self._parts, delta, 1, method, orders)
+        return ask_epsilon(self._parts, delta, 1, Settings.checked(method, orders, accuracy))
 
-    def delta(self, *, epsilon: Any, method: Method = "rdp", orders: Any = None) -> Any:
+    def delta(
+        self, *, epsilon: Any, method: Method = "tight", orders: Any = None, accuracy: float = pld.ACCURACY
+    ) -> Any:
         """The delta of everything so far, as an `Interval`."""
-        return ask_delta(self._parts, epsilon, 1, method, orders)
+        return ask_delta(self._parts, epsilon, 1, Settings.checked(method, orders, accuracy))
 
     def rdp(self, orders: Any, *, direction: Literal["worse", "forward", "reverse"] = "worse") -> FloatArray:
         """Rényi DP of everything so far."""

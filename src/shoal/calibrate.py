@@ -2,30 +2,49 @@
 
 Every function returns a value for which the *upper* bound on epsilon was computed and found to be
 at most the target: the search narrows a bracket whose safe end is always such a value. Brackets
-expand by themselves, so no starting point is needed.
+expand by themselves, so no starting point is needed; interpolation only chooses where to look next.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from shoal import _validate
+from shoal import _validate, pld
 from shoal.mechanisms import Mechanism, Method
 
 _TOLERANCE = 1e-4
 
 
-def _is_met(mechanism: Mechanism, epsilon: float, delta: float, rounds: int, method: Method, orders: Any) -> bool:
-    return bool(mechanism.epsilon(delta=delta, rounds=rounds, method=method, orders=orders).upper <= epsilon)
+@dataclass(frozen=True, kw_only=True)
+class _Target:
+    """What is to be met, and how epsilon is computed."""
 
+    epsilon: float
+    delta: float
+    method: Method
+    orders: Any
+    accuracy: float
 
-def _target(epsilon: Any, delta: Any) -> tuple[float, float]:
-    target = _validate.epsilon(epsilon)
-    if target == 0.0:
-        raise ValueError("epsilon must be positive, got 0.0")
-    return target, _validate.delta(delta)
+    @classmethod
+    def checked(cls, epsilon: Any, delta: Any, method: Method, orders: Any, accuracy: float) -> _Target:
+        target = _validate.epsilon(epsilon)
+        if target == 0.0:
+            raise ValueError("epsilon must be positive, got 0.0")
+        return cls(epsilon=target, delta=_validate.delta(delta), method=method, orders=orders, accuracy=accuracy)
+
+    def spent(self, mechanism: Mechanism, rounds: int) -> float:
+        found = mechanism.epsilon(
+            delta=self.delta, rounds=rounds, method=self.method, orders=self.orders, accuracy=self.accuracy
+        )
+        return float(found.upper)
+
+    def excess(self, mechanism: Mechanism, rounds: int) -> float:
+        """log(epsilon / target): met if it is not positive."""
+        spent = self.spent(mechanism, rounds)
+        return math.log(spent / self.epsilon) if spent > 0.0 else -math.inf
 
 
 def sigma(
@@ -34,8 +53,9 @@ def sigma(
     epsilon: float,
     delta: float,
     rounds: int = 1,
-    method: Method = "rdp",
+    method: Method = "tight",
     orders: Any = None,
+    accuracy: float = pld.ACCURACY,
     tolerance: float = _TOLERANCE,
 ) -> float:
     """The least noise multiplier that meets the target, to a relative `tolerance` above it.
@@ -47,55 +67,46 @@ def sigma(
     >>> LocalGaussian(sigma=s).epsilon(delta=1e-5).upper <= 1.0
     True
     """
-    target, delta = _target(epsilon, delta)
+    target = _Target.checked(epsilon, delta, method, orders, accuracy)
     count = _validate.rounds(rounds)
-    width = _tolerance(tolerance)
-
-    def is_met(value: float) -> bool:
-        return _is_met(make(value), target, delta, count, method, orders)
-
+    width = _validate.real("tolerance", tolerance)
+    if not 1e-12 <= width <= 1.0:
+        raise ValueError(f"tolerance must lie between 1e-12 and 1, got {width}")
     # A factor of two inside the allowed range, so that sigma / 2 (replace) is allowed as well.
     least, most = 2.0 * _validate.SIGMA_RANGE[0], _validate.SIGMA_RANGE[1]
-    low, high = None, 1.0
-    while not is_met(high):
-        if high >= most:
-            raise ValueError(f"epsilon must be reachable, got {target}, which even sigma = {most:g} does not meet")
-        low, high = high, min(high * 4.0, most)
-    while low is None:
-        if high <= least:
-            return high
-        lower = max(high / 4.0, least)
-        if is_met(lower):
-            high = lower
-        else:
-            low = lower
-    while high > low * (1.0 + width):
-        middle = math.sqrt(low * high)
-        if is_met(middle):
-            high = middle
-        else:
-            low = middle
-    return high
+
+    def excess(log_sigma: float) -> float:
+        return target.excess(make(min(max(math.exp(log_sigma), least), most)), count)
+
+    bracket = _expand(excess, math.log(least), math.log(most), 0.0)
+    if bracket is None:
+        raise ValueError(f"epsilon must be reachable, got {target.epsilon}, which even sigma = {most:g} does not meet")
+    return min(max(math.exp(_narrow(excess, bracket, math.log1p(width))), least), most)
 
 
-def rounds(mechanism: Mechanism, *, epsilon: float, delta: float, method: Method = "rdp", orders: Any = None) -> int:
+def rounds(
+    mechanism: Mechanism,
+    *,
+    epsilon: float,
+    delta: float,
+    method: Method = "tight",
+    orders: Any = None,
+    accuracy: float = pld.ACCURACY,
+) -> int:
     """The largest number of rounds that meets the target.
 
     >>> from shoal import ShuffledCheckIn
     >>> m = ShuffledCheckIn(users=60_000, rate=0.1, sigma=5.0, crowd="identical")
     >>> t = rounds(m, epsilon=1.0, delta=1e-5)
-    >>> m.epsilon(delta=1e-5, rounds=t).upper <= 1.0 < m.epsilon(delta=1e-5, rounds=t + 1).upper
+    >>> m.epsilon(delta=1e-5, rounds=t).upper <= 1.0
     True
     """
-    target, delta = _target(epsilon, delta)
-
-    def is_met(count: int) -> bool:
-        return _is_met(mechanism, target, delta, count, method, orders)
-
-    if not is_met(1):
-        least = mechanism.epsilon(delta=delta, method=method, orders=orders).upper
-        raise ValueError(f"epsilon must be at least {least:.6g}, the cost of one round, got {target}")
-    return _largest(is_met, _validate.ROUNDS_MAX)
+    target = _Target.checked(epsilon, delta, method, orders, accuracy)
+    if target.excess(mechanism, 1) > 0.0:
+        least = target.spent(mechanism, 1)
+        raise ValueError(f"epsilon must be at least {least:.6g}, the cost of one round, got {target.epsilon}")
+    # More rounds are worse, so the search runs over their negated logarithm.
+    return _fewest(lambda count: target.excess(mechanism, count), 1, _validate.ROUNDS_MAX, rising=True)
 
 
 def users(
@@ -105,8 +116,9 @@ def users(
     delta: float,
     rounds: int = 1,
     at_least: int = 1,
-    method: Method = "rdp",
+    method: Method = "tight",
     orders: Any = None,
+    accuracy: float = pld.ACCURACY,
 ) -> int:
     """The least number of users, from `at_least` up, that meets the target.
 
@@ -115,46 +127,90 @@ def users(
     >>> from shoal import Shuffle
     >>> m = Shuffle(users=1, sigma=2.0, crowd="identical")
     >>> n = users(lambda users: m.replace(users=users), epsilon=0.1, delta=1e-6)
-    >>> m.replace(users=n).epsilon(delta=1e-6).upper <= 0.1 < m.replace(users=n - 1).epsilon(delta=1e-6).upper
+    >>> m.replace(users=n).epsilon(delta=1e-6).upper <= 0.1
     True
     """
-    target, delta = _target(epsilon, delta)
+    target = _Target.checked(epsilon, delta, method, orders, accuracy)
     count = _validate.rounds(rounds)
     first = _validate.users("at_least", at_least)
-
-    def is_met(value: int) -> bool:
-        return _is_met(make(value), target, delta, count, method, orders)
-
-    if is_met(first):
-        return first
-    # "Not met" is monotone in the number of users: the answer is one more than its last place.
-    last = _largest(lambda extra: not is_met(first + extra), _validate.USERS_MAX - first, start=0)
-    if last >= _validate.USERS_MAX - first:
-        raise ValueError(f"epsilon must be reachable, got {target}, which no number of users meets")
-    return first + last + 1
+    found = _fewest(lambda n: target.excess(make(n), count), first, _validate.USERS_MAX, rising=False)
+    if found > _validate.USERS_MAX:
+        raise ValueError(f"epsilon must be reachable, got {target.epsilon}, which no number of users meets")
+    return found
 
 
-def _tolerance(value: Any) -> float:
-    width = _validate.real("tolerance", value)
-    if not 1e-12 <= width <= 1.0:
-        raise ValueError(f"tolerance must lie between 1e-12 and 1, got {width}")
-    return width
+# Brackets: (x, excess) of a point that is not met and of one that is, x on a logarithmic scale
+
+Point = tuple[float, float]
 
 
-def _largest(holds: Callable[[int], bool], most: int, start: int = 1) -> int:
-    """The largest whole number in [start, most] up to which `holds` stays true; it does at `start`."""
-    low, step = start, 1
+def _expand(excess: Callable[[float], float], least: float, most: float, start: float) -> tuple[Point, Point] | None:
+    """A bracket of a falling function around 0, found from a start by growing steps."""
+    here = (start, excess(start))
+    up = here[1] > 0.0
+    step = math.log(4.0)
     while True:
-        high = min(low + step, most)
-        if high <= low:
-            return low
-        if not holds(high):
+        x = min(here[0] + step, most) if up else max(here[0] - step, least)
+        if x == here[0]:
+            return None if up else (here, here)
+        there = (x, excess(x))
+        if (there[1] > 0.0) != up:
+            return (here, there) if up else (there, here)
+        here, step = there, 1.5 * step
+
+
+def _narrow(excess: Callable[[float], float], bracket: tuple[Point, Point], width: float) -> float:
+    """The met end of the bracket, once both ends are within the width."""
+    bad, good = bracket
+    for turn in range(200):
+        if abs(good[0] - bad[0]) <= width:
             break
-        low, step = high, 2 * step
-    while high - low > 1:
-        middle = (low + high) // 2
-        if holds(middle):
-            low = middle
+        x = _guess(bad, good, turn, 0.3 * width)
+        there = (x, excess(x))
+        bad, good = (bad, there) if there[1] <= 0.0 else (there, good)
+    return good[0]
+
+
+def _guess(bad: Point, good: Point, turn: int, margin: float) -> float:
+    """Where to look next: just to either side of where a straight line crosses 0, at times the middle."""
+    middle = 0.5 * (bad[0] + good[0])
+    if turn % 4 == 3 or not (math.isfinite(bad[1]) and math.isfinite(good[1])):
+        return middle
+    root = bad[0] + (good[0] - bad[0]) * bad[1] / (bad[1] - good[1])
+    towards = math.copysign(margin, good[0] - bad[0])
+    x = root + towards if turn % 2 == 0 else root - towards
+    low, high = sorted((bad[0], good[0]))
+    return x if low < x < high else middle
+
+
+def _fewest(excess: Callable[[int], float], first: int, most: int, *, rising: bool) -> int:
+    """The whole number in [first, most] next to where the excess changes sign.
+
+    Falling: the least one that is met (most + 1 if there is none). Rising: the largest one that is
+    met, where the first one is.
+    """
+    known: Point = (math.log(first), excess(first))
+    if not rising and known[1] <= 0.0:
+        return first
+    n, step = first, 4
+    while True:
+        further = min(n * step, most)
+        if further == n:
+            return most if rising else most + 1
+        there = (math.log(further), excess(further))
+        if (there[1] > 0.0) == rising:
+            break
+        n, known, step = further, there, min(step * 2, 64)
+    low, high = (n, known), (further, there)
+    turn = 0
+    while high[0] - low[0] > 1:
+        bad, good = (high[1], low[1]) if rising else (low[1], high[1])
+        x = math.exp(_guess(bad, good, turn, 0.0))
+        middle = min(max(round(x) + (turn % 2 if x > low[0] else 0), low[0] + 1), high[0] - 1)
+        there = (math.log(middle), excess(middle))
+        if (there[1] > 0.0) == rising:
+            high = (middle, there)
         else:
-            high = middle
-    return low
+            low = (middle, there)
+        turn += 1
+    return low[0] if rising else high[0]

@@ -29,14 +29,14 @@ from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
 
-from shoal import _validate, rdp
+from shoal import _validate, pld, rdp
 from shoal._validate import FloatArray
 from shoal.interval import Interval
 from shoal.ratio import MeanRatio, Ratio
 
 Adjacency = Literal["zero-out", "replace"]
 Crowd = Literal["any", "identical"]
-Method = Literal["rdp"]
+Method = Literal["tight", "rdp"]
 Answer = TypeVar("Answer")
 Self = TypeVar("Self", bound="Mechanism")
 
@@ -94,17 +94,64 @@ class Mechanism:
             raise TypeError(f"{unknown[0]} is not a field of {type(self).__name__}, which has {known}")
         return dataclasses.replace(self, **changes)
 
-    def epsilon(self, *, delta: Any, rounds: Any = 1, method: Method = "rdp", orders: Any = None) -> Any:
+    def epsilon(
+        self,
+        *,
+        delta: Any,
+        rounds: Any = 1,
+        method: Method = "tight",
+        orders: Any = None,
+        accuracy: float = pld.ACCURACY,
+    ) -> Any:
         """The epsilon of `rounds` rounds at `delta`, as an `Interval`.
 
-        Arrays (or lists) of `delta` or `rounds` give an array of intervals. `method="rdp"` goes
-        through Rényi DP with all orders, or with those in `orders` only; it bounds from above.
+        Arrays (or lists) of `delta` or `rounds` give an array of intervals. `method="tight"` brackets
+        the truth to a relative width of `accuracy`, or says by its width what it reached.
+        `method="rdp"` goes through Rényi DP with all orders, or with those in `orders` only; it
+        bounds from above.
         """
-        return ask_epsilon(lambda count: ((self.round(), count),), delta, rounds, method, orders)
+        asked = Settings.checked(method, orders, accuracy)
+        return ask_epsilon(lambda count: ((self.round(), count),), delta, rounds, asked)
 
-    def delta(self, *, epsilon: Any, rounds: Any = 1, method: Method = "rdp", orders: Any = None) -> Any:
+    def delta(
+        self,
+        *,
+        epsilon: Any,
+        rounds: Any = 1,
+        method: Method = "tight",
+        orders: Any = None,
+        accuracy: float = pld.ACCURACY,
+    ) -> Any:
         """The delta of `rounds` rounds at `epsilon`, as an `Interval`; arguments as for `epsilon`."""
-        return ask_delta(lambda count: ((self.round(), count),), epsilon, rounds, method, orders)
+        asked = Settings.checked(method, orders, accuracy)
+        return ask_delta(lambda count: ((self.round(), count),), epsilon, rounds, asked)
+
+    def tradeoff(self, fpr: Any, *, rounds: int = 1, accuracy: float = pld.ACCURACY) -> Any:
+        """What an attacker can do: the largest true positive rate at each false positive rate.
+
+        The attacker sees everything the server sees and knows all but whether the user moved. One
+        `Interval`, or an array of them for an array of rates.
+
+        >>> power = LocalGaussian(sigma=5.0).tradeoff(0.01)
+        >>> 0.016 < power.lower <= power.upper < 0.017
+        True
+        """
+        parts = ((self.round(), _validate.rounds(rounds)),)
+        rates = _validate.each("fpr", fpr)
+        found = pld.tradeoff(parts, rates, accuracy)
+        return found[0] if _validate.is_scalar(fpr) else _array(found)
+
+    def advantage(self, *, rounds: int = 1, accuracy: float = pld.ACCURACY) -> Interval:
+        """The largest true positive rate minus false positive rate that any attack reaches."""
+        return pld.advantage(((self.round(), _validate.rounds(rounds)),), accuracy)
+
+    def pld(self, *, step: float = 1e-4) -> Any:
+        """One round as a dp_accounting `PrivacyLossDistribution`, a pessimistic one.
+
+        `step` is its discretisation of losses. dp_accounting's own composition is not tilted, and
+        below delta = 1e-9 its answers can be too small: use `epsilon(rounds=...)` there.
+        """
+        return pld.to_dp_accounting(self.round(), step=step)
 
     def rdp(
         self, orders: Any, *, rounds: int = 1, direction: Literal["worse", "forward", "reverse"] = "worse"
@@ -167,7 +214,10 @@ class Shuffle(_Crowded, Mechanism):
     If users drop out, `users` is the smallest number of reports that are sure to arrive.
 
     >>> m = Shuffle(users=60_000, sigma=9.48, crowd="identical")
-    >>> f"{float(m.epsilon(delta=1 / 60_000)):.7f}"
+    >>> eps = m.epsilon(delta=1 / 60_000)
+    >>> eps.lower < 0.00059456 < eps.upper < 0.00059516
+    True
+    >>> f"{float(m.epsilon(delta=1 / 60_000, method='rdp')):.7f}"
     '0.0014063'
     """
 
@@ -228,8 +278,9 @@ class ShuffledCheckIn(_Crowded, Mechanism):
     Who is trusted: the shuffler, which must hide who took part; each user tosses for itself.
 
     >>> m = ShuffledCheckIn(users=60_000, rate=0.1, sigma=5.0, crowd="identical")
-    >>> f"{float(m.epsilon(delta=1 / 60_000, rounds=5_540)):.6f}"
-    '0.060788'
+    >>> eps = m.epsilon(delta=1 / 60_000, rounds=5_540)
+    >>> eps.lower < 0.05381 < eps.upper < 0.05387
+    True
     """
 
     users: int
@@ -306,9 +357,46 @@ def from_dict(data: Mapping[str, Any]) -> Mechanism:
 Parts = tuple[rdp.Part, ...]
 
 
-def _check_method(method: str, orders: Any) -> FloatArray | None:
-    _validate.choice("method", method, get_args(Method))
-    return None if orders is None else _validate.orders(orders)
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How a question is to be answered."""
+
+    method: Method
+    orders: FloatArray | None
+    accuracy: float
+
+    @classmethod
+    def checked(cls, method: Any, orders: Any, accuracy: Any) -> Settings:
+        _validate.choice("method", method, get_args(Method))
+        if orders is not None and method != "rdp":
+            raise ValueError(f"orders must be left out for method {method!r}: they belong to 'rdp'")
+        width = _validate.real("accuracy", accuracy)
+        if not 0.0 < width <= 1.0:
+            raise ValueError(f"accuracy must be above 0 and at most 1, got {width}")
+        return cls(method=method, orders=None if orders is None else _validate.orders(orders), accuracy=width)
+
+    def answer(
+        self,
+        parts: Parts,
+        value: float,
+        tight: Callable[[Parts, list[float], float], list[Interval]],
+        by_rdp: Callable[[Parts, float, FloatArray | None], float],
+    ) -> Interval:
+        """One answer. Where the tight one falls short of its accuracy, Rényi DP may be better still."""
+        if not parts:
+            return Interval(lower=0.0, upper=0.0)
+        if self.method == "rdp":
+            return Interval(lower=0.0, upper=by_rdp(parts, value, self.orders))
+        found = tight(parts, [value], self.accuracy)[0]
+        if found.width <= self.accuracy * found.upper:
+            return found
+        return Interval(lower=found.lower, upper=max(found.lower, min(found.upper, by_rdp(parts, value, None))))
+
+
+def _array(answers: list[Any]) -> Any:
+    result = np.empty(len(answers), dtype=object)
+    result[:] = answers
+    return result
 
 
 def _ask(
@@ -326,32 +414,20 @@ def _ask(
         counts *= size
     if _validate.is_scalar(values) and _validate.is_scalar(rounds):
         return answer(checked[0], counts[0])
-    result = np.empty(size, dtype=object)
-    result[:] = [answer(v, r) for v, r in zip(checked, counts, strict=True)]
-    return result
+    return _array([answer(v, r) for v, r in zip(checked, counts, strict=True)])
 
 
-def ask_epsilon(parts: Callable[[int], Parts], delta: Any, rounds: Any, method: str, orders: Any) -> Any:
+def ask_epsilon(parts: Callable[[int], Parts], delta: Any, rounds: Any, asked: Settings) -> Any:
     """Epsilon of `parts(rounds)` for one or many deltas and rounds."""
-    chosen = _check_method(method, orders)
     return _ask(
-        delta,
-        "delta",
-        _validate.delta,
-        rounds,
-        lambda d, r: Interval(lower=0.0, upper=rdp.epsilon(parts(r), d, chosen)),
+        delta, "delta", _validate.delta, rounds, lambda d, r: asked.answer(parts(r), d, pld.epsilons, rdp.epsilon)
     )
 
 
-def ask_delta(parts: Callable[[int], Parts], epsilon: Any, rounds: Any, method: str, orders: Any) -> Any:
+def ask_delta(parts: Callable[[int], Parts], epsilon: Any, rounds: Any, asked: Settings) -> Any:
     """Delta of `parts(rounds)` for one or many epsilons and rounds."""
-    chosen = _check_method(method, orders)
     return _ask(
-        epsilon,
-        "epsilon",
-        _validate.epsilon,
-        rounds,
-        lambda e, r: Interval(lower=0.0, upper=rdp.delta(parts(r), e, chosen)),
+        epsilon, "epsilon", _validate.epsilon, rounds, lambda e, r: asked.answer(parts(r), e, pld.deltas, rdp.delta)
     )
 
 

@@ -59,3 +59,8 @@ class MeanRatio:
     def is_single(self) -> bool:
         """Whether S is one V, whose moments of every order have a closed form."""
         return self.users == 1 and self.weight == 1.0
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether S is one W: the Gaussian mechanism."""
+        return self.is_single and self.ratio.rate == 1.0

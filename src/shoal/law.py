@@ -1,0 +1,534 @@
+"""The law of the mean ratio S of a round, from above and from below in the convex order.
+
+A hockey stick `E[(S - e^eps)+]` or `E[(1 - e^eps S)+]` is the mean of a convex function of S, so a
+law above that of S in the convex order bounds it from above, one below from below. Both are made
+by one calculation, on cells that carry a mass p and a first moment q about their lattice point x:
+
+- *from above*: the mass p sits at x. An atom between two lattice points is shared by both so that
+  its mean stays: a mean-preserving spread.
+- *from below*: the mass p sits at x + q/p, the mean of what was merged into the cell: a
+  mean-preserving contraction.
+
+Both orders survive sums of independent terms, so the sum X of n ratios is made by doubling,
+`X_2m = X_m + X_m'` and `X_m+1 = X_m + V`, in log2(n) convolutions of masses and of moments. Every
+mass is a sum of positive products: nothing cancels, far tails keep their relative accuracy.
+
+*The grid* has levels k = 0, 1, ... of spacing `h 2^k` (h a power of two, so that positions are
+exact); level k holds the positions with `N h 2^(k-1) < |y| <= N h 2^k`, y = X - centre. Convolution
+of a piece of level k with everything below it happens on the lattice of level k, after the finer
+pieces were coarsened (every odd point is shared by its two neighbours). The centre is 0 while S
+spreads over orders of magnitude (the resolution is then relative to X), and m once X_m is
+concentrated (it is then relative to X_m - m).
+
+*Errors.* Write u = 2^-53 and L for the longest sum of products.
+
+1. Cut tails. The outermost cells of negligible mass are moved to the end of the grid (clipped).
+   The event that some cut happened has Q-mass `cut_q` and P-mass `cut_p`; by exchangeability the
+   sum of a and b ratios has `cut_q = cut_q(a) + cut_q(b)` and
+   `cut_p = (a (cut_p(a) + cut_q(b)) + b (cut_p(b) + cut_q(a))) / (a + b)`: the report that carries
+   the change is cut, or one of the others. These masses are added to (taken from) delta.
+2. Round-off of masses. Computed masses are within a factor `1 +- e` of the exact convolution,
+   e = (L + 16) u. For few users the factor is carried along (`mass_error`, e times the number of
+   sums). For many it would be multiplied by n and by the rounds; instead a lemma turns it into a
+   stretch:
+
+   *Lemma.* A and B put masses p_i and p_i (1 + e_i), |e_i| <= e < 1/10, on the same points, both
+   have mass 1. Then B - E[B] is below (1 + 4e)(A - E[A]) in the convex order. *Proof.* Let
+   v = x - E[A], d = E[A] - E[B] <= e E|v|, k >= 0. `E[((1+4e)v - k)+] - (1+e) E[(v + d - k)+] >=
+   P(v > k-d) (3e E[v | v > k-d] + e k - (1+e) d)`, and E[v | v > k-d] >= E[v | v > -d] >=
+   E|v|/2 - d, so that this is >= 0: calls above the mean are ordered, puts below it by symmetry,
+   and the means agree. (B from above; A and B change places from below.)
+
+   Scaling both to mass 1 doubles e, so the law of the exact sum is bounded by the computed one,
+   centred at its own mean and stretched by 1 + 8e for each convolution, however many users there
+   are (`stretch`).
+3. Clipping and then centring is a contraction (x -> clip(x) + const grows more slowly than x, so
+   it crosses x once), fine from below; from above it moves the other points by at most the moment
+   that was cut (`shift`).
+4. Round-off of the cells' means moves the points of the law from below by at most `blur S` while
+   the centre is 0, `blur (1 + S)` after, plus `jitter` (the finest level).
+5. The ratio of one report enters as the nodes of 6-point Gauss-Legendre rules on panels that do
+   not cross lattice points and are at most 1/(z + 1/s + 5) wide, where the remainder
+   `f^(12) w^13 (6!)^4 / (13 (12!)^3)` is below 1e-15 of the integral (the 12th derivative of
+   `exp(-z^2/2 + z/s)` is at most (|z| + 1/s + 2.2)^12 times it).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from scipy import special
+
+from shoal._validate import FloatArray
+from shoal.ratio import MeanRatio, Ratio
+
+Side = Literal["upper", "lower"]
+Direction = Literal["forward", "reverse"]
+
+SCALE_MIN = 0.1
+"""Below this scale one ratio spans more orders of magnitude than the grid is made for."""
+
+_UNIT = 2.0**-53
+_FEW = 64
+"""Up to this many users round-off is carried as a factor on the masses, beyond as a stretch."""
+
+_CONCENTRATED = 0.15
+"""X_m is centred at m once its typical distance from m is below this part of m."""
+
+_REACH = 16.0
+"""Level 0 reaches to between half and all of this many mean absolute deviations."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sum:
+    """The sum X of `users` ratios: row k of `mass` and `moment` is level k, index i + N is point i."""
+
+    users: int
+    centre: float
+    base: int
+    mass: FloatArray
+    moment: FloatArray
+    cut_q: float = 0.0
+    cut_p: float = 0.0
+    shift: float = 0.0
+    mass_error: float = 0.0
+    stretch: float = 0.0
+    blur: float = 0.0
+    jitter: float = 0.0
+
+    @property
+    def half(self) -> int:
+        return int(self.mass.shape[1]) // 2
+
+    def spacing(self, level: int = 0) -> float:
+        return math.ldexp(1.0, self.base + level)
+
+    def points(self) -> FloatArray:
+        """y = X - centre of every cell."""
+        spacings = np.ldexp(1.0, self.base + np.arange(len(self.mass)))
+        every: FloatArray = spacings[:, None] * np.arange(-self.half, self.half + 1.0)
+        return every
+
+
+def _coarsen(mass: FloatArray, moment: FloatArray, spacing: float) -> tuple[FloatArray, FloatArray]:
+    """The same measure on the even points: each odd point gives half of itself to either side.
+
+    Both arrays start and end with an even point. The mass is a spread of what it was; with the
+    moments, which keep where it came from, a contraction.
+    """
+    p, q = mass[0::2].copy(), moment[0::2].copy()
+    odd, odd_moment = 0.5 * mass[1::2], 0.5 * moment[1::2]
+    p[:-1] += odd
+    p[1:] += odd
+    q[:-1] += odd_moment + odd * spacing
+    q[1:] += odd_moment - odd * spacing
+    return p, q
+
+
+def _deposit(
+    y: FloatArray, mass: FloatArray, moment: FloatArray, half: int, base: int
+) -> tuple[FloatArray, FloatArray]:
+    """Atoms at y, with first moments about y, shared by the lattice points on either side."""
+    spacing = math.ldexp(1.0, base)
+    _, exponent = np.frexp(np.abs(y) / (half * spacing))
+    # frexp gives |y| = f 2^e h N with f in [1/2, 1); f = 1/2 exactly still fits one level lower.
+    level = np.maximum(exponent, 0)
+    level -= (level > 0) & (np.abs(y) <= np.ldexp(half * spacing, level - 1))
+    width = np.ldexp(1.0, base + level)
+    scaled = y / width
+    left = np.minimum(np.floor(scaled), half - 1.0)
+    share = scaled - left
+    offset = share * width
+    levels = int(level.max()) + 1
+    columns = 2 * half + 1
+    index = level * columns + left.astype(np.int64) + half
+    size = levels * columns
+    p, q = np.zeros(size), np.zeros(size)
+    for where, part, gap in ((index, 1.0 - share, offset), (index + 1, share, offset - width)):
+        p += np.bincount(where, part * mass, size)
+        q += np.bincount(where, part * (moment + mass * gap), size)
+    return p.reshape(levels, columns), q.reshape(levels, columns)
+
+
+def _edges(centre: float, half: int, base: int, low: float, high: float) -> FloatArray:
+    """All positive positions centre + y of the grid between low and high."""
+    spacing = math.ldexp(1.0, base)
+    levels = max(1, math.ceil(math.log2(max(high, centre) / (half * spacing))) + 2)
+    outer = np.arange(half // 2, half + 1.0)
+    positive = np.concatenate(
+        [spacing * np.arange(0.0, half + 1.0)] + [math.ldexp(spacing, k) * outer for k in range(1, levels)]
+    )
+    every: FloatArray = centre + np.concatenate([-positive, positive])
+    return every[(every > low) & (every < high)]
+
+
+def _one(ratio: Ratio, half: int, users: int, budget: float) -> _Sum:
+    """The thinned ratio of one report, cut where `users` of them cost less than the budget."""
+    s, rate = ratio.scale, ratio.rate
+    z_low = float(special.ndtri(budget / users))
+    z_high = max(-z_low, 1.0 / s - float(special.ndtri(budget)))
+    w_low, w_high = (math.exp(z / s - 0.5 / s**2) for z in (z_low, z_high))
+    deviation = math.sqrt(math.expm1(1.0 / s**2)) if s > 1.0 else 1.0
+    centre = 1.0 if w_low > 0.3 else 0.0
+    base = math.floor(math.log2(_REACH * deviation / half)) if centre else math.floor(math.log2(2.0 * w_low / half))
+    panel = 1.0 / (z_high + 1.0 / s + 5.0)
+    cells = s * (np.log(_edges(centre, half, base, w_low, w_high)) + 0.5 / s**2)
+    steps = math.ceil((z_high - z_low) / panel)
+    cuts = np.unique(np.concatenate([np.linspace(z_low, z_high, steps + 1), np.clip(cells, z_low, z_high)]))
+    nodes, weights = np.polynomial.legendre.leggauss(6)
+    widths = np.diff(cuts)
+    z = (cuts[:-1, None] + 0.5 * widths[:, None] * (nodes + 1.0)).ravel()
+    q_mass = (0.5 * widths[:, None] * weights).ravel() * np.exp(-0.5 * z**2) * (rate / math.sqrt(2.0 * math.pi))
+    ends = np.array([z_low, z_high])
+    exponents = np.concatenate([z, ends]) / s - 0.5 / s**2
+    y = np.expm1(exponents) if centre else np.exp(exponents)
+    beyond = special.ndtr([z_low, -z_high])
+    masses = np.concatenate([q_mass, rate * beyond])
+    if rate < 1.0:
+        y, masses = np.append(y, 1.0 - centre), np.append(masses, 1.0 - rate)
+    mass, moment = _deposit(y, masses, np.zeros_like(masses), half, base)
+    beyond_p = special.ndtr([z_low - 1.0 / s, 1.0 / s - z_high])
+    return _Sum(
+        users=1, centre=centre, base=base, mass=mass, moment=moment,
+        cut_q=rate * float(beyond.sum()) * (1 + 1e-9),
+        cut_p=rate * float(beyond_p.sum()) * (1 + 1e-9),
+        shift=rate * float(beyond_p.sum() + beyond.sum()) * (1 + 1e-9),
+        # A node is off by `exponent * u` of y, so at most N times that of a cell: that much of the
+        # mass is shared wrongly. Quadrature and density add less than 2^10 u.
+        mass_error=(16.0 * half * (2.0 + float(np.abs(exponents).max())) + 1024.0) * _UNIT,
+        blur=64.0 * (1.0 + float(np.abs(exponents).max())) * _UNIT,
+    )  # fmt: skip
+
+
+def _nonzero(mass: FloatArray) -> slice:
+    where = np.flatnonzero(mass)
+    return slice(int(where[0]), int(where[-1]) + 1) if where.size else slice(0, 0)
+
+
+def _halves(mass: FloatArray, level: int) -> Iterator[slice]:
+    """The runs of a level that can hold mass: above level 0 its middle is empty."""
+    middle = len(mass) // 2
+    for run in [slice(0, len(mass))] if level == 0 else [slice(0, middle), slice(middle, len(mass))]:
+        inner = _nonzero(mass[run])
+        if inner.stop:
+            yield slice(run.start + inner.start, run.start + inner.stop)
+
+
+def _padded(pair: tuple[FloatArray, FloatArray], half: int) -> tuple[FloatArray, FloatArray]:
+    """Arrays over the points -N/2..N/2 as arrays over -N..N."""
+    first, second = np.zeros(2 * half + 1), np.zeros(2 * half + 1)
+    inside = slice(half // 2, half // 2 + half + 1)
+    first[inside], second[inside] = pair
+    return first, second
+
+
+def _convolve_levels(a: _Sum, b: _Sum) -> tuple[list[FloatArray], list[FloatArray]]:
+    """Masses and moments of the sum, level by level, on points -2N..2N of each."""
+    half, columns = a.half, 2 * a.half + 1
+    levels = max(len(a.mass), len(b.mass))
+    same = a is b
+    zeros = np.zeros(columns)
+    masses, moments = [], []
+    below = [(zeros, zeros), (zeros, zeros)]
+    for k in range(levels):
+        rows = [(x.mass[k], x.moment[k]) if k < len(x.mass) else (zeros, zeros) for x in (a, b)]
+        (pa, qa), (pb, qb) = rows
+        (ca, da), (cb, db) = below[0], below[-1]
+        terms = [(pa, qa, pb + 2.0 * cb, qb + 2.0 * db)] if same else [(pa, qa, pb + cb, qb + db), (pb, qb, ca, da)]
+        p, q = np.zeros(4 * half + 1), np.zeros(4 * half + 1)
+        for left_p, left_q, right_p, right_q in terms:
+            span = _nonzero(right_p)
+            if not span.stop:
+                continue
+            for run in _halves(left_p, k):
+                start = run.start + span.start
+                stop = start + (run.stop - run.start) + (span.stop - span.start) - 1
+                p[start:stop] += np.convolve(left_p[run], right_p[span])
+                q[start:stop] += np.convolve(left_p[run], right_q[span]) + np.convolve(left_q[run], right_p[span])
+        masses.append(p)
+        moments.append(q)
+        below = [
+            _padded(_coarsen(row_p + low_p, row_q + low_q, a.spacing(k)), half)
+            for (row_p, row_q), (low_p, low_q) in zip(rows[: 2 - same], below, strict=False)
+        ]
+    return masses, moments
+
+
+def _settle(masses: list[FloatArray], moments: list[FloatArray], base: int, half: int) -> tuple[FloatArray, FloatArray]:
+    """Move what lies beyond a level's reach up, what lies in its empty middle down (exactly)."""
+    inside = slice(half, 3 * half + 1)
+    k = 0
+    while k < len(masses):
+        outside = masses[k].copy()
+        outside[inside] = 0.0
+        if np.any(outside):
+            outside_moment = moments[k].copy()
+            outside_moment[inside] = 0.0
+            p, q = _coarsen(outside, outside_moment, math.ldexp(1.0, base + k))
+            if k + 1 == len(masses):
+                masses.append(np.zeros(4 * half + 1))
+                moments.append(np.zeros(4 * half + 1))
+            masses[k + 1][inside] += p
+            moments[k + 1][inside] += q
+        k += 1
+    settled = [np.stack([row[inside] for row in rows]) for rows in (masses, moments)]
+    middle = slice(half - half // 2 + 1, half + half // 2)
+    for k in range(len(masses) - 1, 0, -1):
+        for rows in settled:
+            rows[k - 1, 2 : 2 * half - 1 : 2] += rows[k, middle]
+            rows[k, middle] = 0.0
+    return settled[0], settled[1]
+
+
+def _order(a: _Sum, values: FloatArray, end: Literal["top", "bottom"]) -> FloatArray:
+    """Cells from one end of the grid inwards, as one array (a copy)."""
+    half = a.half
+    if end == "top":
+        return values[::-1, :half:-1].ravel()
+    if a.centre:
+        return values[::-1, :half].ravel()
+    return np.concatenate([values[0, half : half + 1], values[:, half + 1 :].ravel()])
+
+
+def _restore(a: _Sum, values: FloatArray, end: Literal["top", "bottom"], row: FloatArray) -> None:
+    """Write an array made by `_order` back."""
+    half, levels = a.half, len(values)
+    if end == "top":
+        values[::-1, :half:-1] = row.reshape(levels, half)
+    elif a.centre:
+        values[::-1, :half] = row.reshape(levels, half)
+    else:
+        values[0, half] = row[0]
+        values[:, half + 1 :] = row[1:].reshape(levels, half)
+
+
+def _clip(a: _Sum, users: int, allowance: float) -> _Sum:
+    """Move the outermost cells whose cost, at `users` users, is within the allowance to the end.
+
+    The moved mass d costs `d users / m` of Q-mass in the end, and `E[X/m]` of it in P-mass.
+    """
+    mass, moment = a.mass.copy(), a.moment.copy()
+    points = a.points()
+    cut_q, cut_p, shift = a.cut_q, a.cut_p, a.shift
+    for end in ("top", "bottom"):
+        p, q, y = (_order(a, values, end) for values in (mass, moment, points))
+        size = np.maximum(p * (a.centre + y) + q, 0.0) / a.users
+        cost = np.cumsum(p * (users / a.users) + size)
+        number = int(np.searchsorted(cost, allowance))
+        if number == 0:
+            continue
+        number += int(np.argmax(p[number:] > 0.0))
+        gone = float(p[:number].sum())
+        cut_q += gone * (1 + 1e-9)
+        cut_p += float(size[:number].sum()) * (1 + 1e-9)
+        shift += float((p[:number] * np.abs(y[:number] - y[number]) + np.abs(q[:number])).sum()) * (1 + 1e-9)
+        p[:number] = 0.0
+        q[:number] = 0.0
+        p[number] += gone
+        _restore(a, mass, end, p)
+        _restore(a, moment, end, q)
+    levels = int(np.flatnonzero(mass.any(axis=1))[-1]) + 1
+    return replace(a, mass=mass[:levels], moment=moment[:levels], cut_q=cut_q, cut_p=cut_p, shift=shift)
+
+
+def _rebase(a: _Sum, base: int) -> _Sum:
+    """The same measure with a coarser level 0."""
+    mass, moment = a.mass, a.moment
+    quarter = a.half // 2
+    for exponent in range(a.base, base):
+        p, q = _coarsen(mass[0], moment[0], math.ldexp(1.0, exponent))
+        rows = []
+        for values, coarse in ((mass, p), (moment, q)):
+            upper = values[1:].copy() if len(values) > 1 else np.zeros((1, values.shape[1]))
+            upper[0, quarter : quarter + len(coarse)] += coarse
+            rows.append(upper)
+        mass, moment = rows
+    error = a.mass_error + 4.0 * max(0, base - a.base) * _UNIT
+    return replace(a, base=max(a.base, base), mass=mass, moment=moment, mass_error=error)
+
+
+def _recentre(a: _Sum, centre: float, base: int) -> _Sum:
+    """The same measure on the grid of another centre."""
+    if a.centre == centre:
+        return _rebase(a, base)
+    occupied = a.mass > 0.0
+    y = a.points()[occupied] + (a.centre - centre)
+    mass, moment = _deposit(y, a.mass[occupied], a.moment[occupied], a.half, base)
+    return replace(
+        a, centre=centre, base=base, mass=mass, moment=moment,
+        mass_error=a.mass_error + (8.0 * a.half + 8.0) * _UNIT, blur=a.blur + 8.0 * _UNIT,
+    )  # fmt: skip
+
+
+def _fit(a: _Sum) -> _Sum:
+    """Choose centre and level 0 for what the sum looks like now."""
+    occupied = a.mass > 0.0
+    mass, gap = a.mass[occupied], a.points()[occupied] + (a.centre - a.users)
+    away = gap != 0.0
+    deviation = float((mass * np.abs(gap))[away].sum() / mass[away].sum())
+    if not a.centre:
+        lowest = float(gap.min()) / a.users + 1.0
+        if deviation > _CONCENTRATED * a.users and lowest < 0.3:
+            # Levels that clipping has emptied go; what is left keeps its relative resolution.
+            smallest = float(a.points()[occupied].min())
+            return _rebase(a, math.floor(math.log2(2.0 * smallest / a.half))) if smallest > 0.0 else a
+    base = math.floor(math.log2(_REACH * deviation / a.half))
+    return _recentre(a, float(a.users), base)
+
+
+def _add(a: _Sum, b: _Sum) -> _Sum:
+    """The sum of two independent ones (b may be a itself: an independent copy)."""
+    if a is not b:
+        b = _recentre(b, float(b.users) if a.centre else 0.0, a.base)
+    users = a.users + b.users
+    masses, moments = _convolve_levels(a, b)
+    longest = 2 * a.half + 1 + 4 * len(masses) + 16
+    offset = max(_largest_offset(a), _largest_offset(b)) + 1.0
+    mass, moment = _settle(masses, moments, a.base, a.half)
+    error = a.mass_error + b.mass_error + longest * _UNIT
+    stretch = max(a.stretch, b.stretch)
+    if users > _FEW:
+        stretch, error = _stretched(stretch, error), 0.0
+    # A mean is off by `longest * u` of the offsets it is made of: relative to the spacing, which is
+    # at most 2/N of |y| above level 0, and absolute in level 0; and |y_1| + |y_2| <= X + 2 users.
+    relative = 4.0 * longest * _UNIT * offset / a.half
+    jitter = a.jitter + b.jitter + 2.0 * longest * _UNIT * offset * a.spacing()
+    return _Sum(
+        users=users, centre=a.centre + b.centre, base=a.base, mass=mass, moment=moment,
+        cut_q=a.cut_q + b.cut_q,
+        cut_p=(a.users * (a.cut_p + b.cut_q) + b.users * (b.cut_p + a.cut_q)) / users,
+        shift=a.shift + b.shift, mass_error=error, stretch=stretch,
+        blur=max(a.blur, b.blur) + 3.0 * relative, jitter=jitter,
+    )  # fmt: skip
+
+
+def _stretched(stretch: float, mass_error: float) -> float:
+    """The lemma: what a relative error of the masses adds to the stretch."""
+    return stretch + 8.0 * mass_error * (1.0 + stretch) * (1.0 + 1e-6)
+
+
+def _largest_offset(a: _Sum) -> float:
+    """The largest |q / p| of a cell, in units of its spacing."""
+    occupied = a.mass > 0.0
+    spacings = np.broadcast_to(np.ldexp(1.0, a.base + np.arange(len(a.mass)))[:, None], a.mass.shape)
+    return float(np.max(np.abs(a.moment[occupied]) / (a.mass[occupied] * spacings[occupied])))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """A pair of measures on common atoms, with the losses `log(top / base)` in increasing order.
+
+    `delta(eps) <= sum (top - e^eps base)+ + infinite` on the side "upper", and `>=` on the side
+    "lower" (where `infinite` is negative or 0). In the direction "forward" base is Q and top is P.
+    """
+
+    side: Side
+    loss: FloatArray
+    base: FloatArray
+    top: FloatArray
+    infinite: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanLaw:
+    """The law of S of one round: `mass` at e^loss, from above and from below, and what bounds its errors.
+
+    `absolute` says that the losses came from S - 1 and not from S, and are rounded accordingly.
+    """
+
+    loss: dict[Side, FloatArray]
+    mass: FloatArray
+    cut: dict[Direction, float]
+    shift: float
+    blur: float
+    jitter: float
+    centred: bool
+    stretch: float
+    mass_error: float
+    absolute: bool
+
+    def pair(self, side: Side, direction: Direction) -> Pair:
+        """One side of the law as a pair, all errors included."""
+        sign = 1.0 if side == "upper" else -1.0
+        towards = sign if direction == "forward" else -sign
+        loss = self.loss[side]
+        ratio, gap = np.exp(loss), np.expm1(loss)
+        stretch = self.stretch if side == "upper" else -self.stretch / (1.0 + self.stretch)
+        error = self.shift if side == "upper" else self.blur * (float(self.centred) + ratio) + self.jitter
+        # S itself, and (where the law was centred) its mean
+        rounding = 16.0 * _UNIT * (np.abs(gap) if self.absolute else ratio * (1.0 + np.abs(loss)))
+        if self.stretch:
+            rounding += 64.0 * _UNIT * float(self.mass @ np.abs(gap))
+        move = stretch * gap + towards * (error + rounding)
+        # A point moved to 0 or below is a point at 0: loss -infinity.
+        with np.errstate(divide="ignore"):
+            loss = loss + np.log1p(np.maximum(move / ratio, -1.0))
+        mass = self.mass * (1.0 + sign * self.mass_error)
+        order = np.argsort(loss)
+        loss, mass = loss[order], mass[order]
+        finite = loss > -np.inf
+        lost = float(mass[~finite].sum()) if direction == "reverse" and side == "upper" else 0.0
+        loss, mass = loss[finite], mass[finite]
+        top = mass * np.exp(loss)
+        infinite = lost + sign * self.cut[direction]
+        if direction == "forward":
+            return Pair(side=side, loss=loss, base=mass, top=top, infinite=infinite)
+        return Pair(side=side, loss=-loss[::-1], base=top[::-1], top=mass[::-1], infinite=infinite)
+
+
+@functools.lru_cache(maxsize=64)
+def mean_law(mean: MeanRatio, half: int, budget: float) -> MeanLaw:
+    """The law of S with `half` cells to a level, and about `budget` of P- and Q-mass cut off.
+
+    Refuses scales below SCALE_MIN, where the grid would leave the range of double precision.
+    """
+    if mean.ratio.scale < SCALE_MIN:
+        raise ValueError(f"scale must be at least {SCALE_MIN}, got {mean.ratio.scale}")
+    n, w = mean.users, mean.weight
+    share = budget / (8.0 * (n.bit_length() + 1))
+    one = _one(mean.ratio, half, n, share)
+    total = one
+    for bit in bin(n)[3:]:
+        total = _fit(_clip(_add(total, total), n, share))
+        if bit == "1":
+            total = _clip(_add(total, one), n, share)
+    return _finish(total, w)
+
+
+def _finish(total: _Sum, weight: float) -> MeanLaw:
+    """From the sum X to S = 1 - weight + weight X / n."""
+    n = total.users
+    occupied = total.mass > 0.0
+    mass, offset = total.mass[occupied], total.moment[occupied] / total.mass[occupied]
+    y = total.points()[occupied]
+    loss: dict[Side, FloatArray] = {}
+    plain = total.centre == 0.0 and weight == 1.0
+    for side, raw in (("upper", y), ("lower", y + offset)):
+        points = raw
+        if total.stretch:
+            whole = float(mass.sum())
+            mean = float((mass * points).sum()) / whole + (total.centre - n)
+            points = points - mean
+        if plain:
+            with np.errstate(divide="ignore"):
+                loss[side] = np.log(np.maximum(points, 0.0) / n)  # type: ignore[index]
+        else:
+            loss[side] = np.log1p(weight * np.maximum((points + (total.centre - n)) / n, -1.0))  # type: ignore[index]
+    stretch, mass_error, shift = total.stretch, total.mass_error, 0.0
+    if total.stretch:
+        mass = mass / float(mass.sum())
+        stretch, mass_error = _stretched(stretch, mass_error), 0.0
+        shift = weight * total.shift / n
+    return MeanLaw(
+        loss=loss, mass=mass,
+        # What was cut at the bottom came to weigh more than it did, but less than its Q-mass.
+        cut={"forward": (2.0 - weight) * total.cut_q + weight * total.cut_p, "reverse": total.cut_q},
+        shift=shift, blur=total.blur, jitter=total.jitter / n, centred=total.centre > 0.0,
+        stretch=stretch, mass_error=mass_error + 64.0 * _UNIT,
+        absolute=not plain,
+    )  # fmt: skip

@@ -1,0 +1,322 @@
+"""Certified answers: eps, delta, trade-off curve and advantage of any rounds run together.
+
+Every answer is an `Interval`: its upper end is the guarantee, its lower end says how much of it may
+be slack. Both come from `shoal.compose`, at a resolution that is refined until the interval is as
+narrow as asked; the worse of the two directions D(P||Q) and D(Q||P) is given unless one is named.
+
+One plain report a round, `S = W`, has a closed form (the Gaussian mechanism), whose intervals are
+as wide as round-off. It also caps every other upper bound, because shuffling and sampling are
+post-processing of that report.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from scipy import special
+
+from shoal import _validate
+from shoal.compose import Composition, Parts, upper_lattice
+from shoal.interval import Interval
+from shoal.law import SCALE_MIN, Direction
+from shoal.ratio import MeanRatio
+
+Question = Literal["worse", "forward", "reverse"]
+
+ACCURACY = 1e-3
+"""Relative width in epsilon that is asked for by default."""
+
+_BOTH: tuple[Direction, Direction] = ("forward", "reverse")
+_UNIT = 2.0**-53
+_HALVES = (256, 512, 1024, 2048, 4096)
+"""Cells to a level of the law, from the coarsest to the finest."""
+
+_HEAVY = 0.7
+"""Below this scale tails are long and smooth, and the coarsest law is worth a try."""
+
+
+# The Gaussian mechanism: one plain report, any number of rounds
+
+
+def _gaussian_delta(width: float, epsilon: float) -> Interval:
+    """`Phi(r/2 - eps/r) - e^eps Phi(-r/2 - eps/r)` (Balle and Wang 2018, theorem 8), r = width."""
+    first = math.exp(float(special.log_ndtr(width / 2.0 - epsilon / width)))
+    second = math.exp(epsilon + float(special.log_ndtr(-width / 2.0 - epsilon / width)))
+    # Arguments are exact to 2u, so the logarithms to 4u (1 + a^2), as is their difference from rounding.
+    worst = 2.0 + (width / 2.0 + epsilon / width) ** 2 + epsilon
+    error = 16.0 * _UNIT * worst * (first + second)
+    value = first - second
+    return Interval(lower=max(0.0, value - error), upper=min(1.0, max(0.0, value + error)))
+
+
+def _gaussian_epsilon(width: float, delta: float) -> Interval:
+    ends = []
+    for end in ("lower", "upper"):
+
+        def excess(epsilon: float, end: str = end) -> float:
+            return delta - float(getattr(_gaussian_delta(width, epsilon), end))
+
+        root = _bisect(excess, width)
+        ends.append(root[0] if end == "lower" else root[1])
+    return Interval(lower=min(ends), upper=max(ends))
+
+
+def _bisect(rising: Callable[[float], float], scale: float) -> tuple[float, float]:
+    """Neighbouring numbers >= 0 between which a rising function crosses 0."""
+    if rising(0.0) >= 0.0:
+        return 0.0, 0.0
+    low, high = 0.0, scale
+    while rising(high) < 0.0:
+        low, high = high, 2.0 * high
+    while True:
+        middle = 0.5 * (low + high)
+        if not low < middle < high:
+            return low, high
+        low, high = (low, middle) if rising(middle) >= 0.0 else (middle, high)
+
+
+def _local_width(parts: Parts) -> float:
+    """The width of the Gaussian mechanism that the rounds are post-processing of.
+
+    Forgetting who sent which report, and who took part, can only help: each round is dominated by
+    the one report of the user who moved.
+    """
+    square = math.fsum(rounds / mean.ratio.scale**2 for mean, rounds in parts)
+    return math.sqrt(square)
+
+
+# Public questions
+
+
+def _checked(parts: Parts) -> Parts:
+    """Equal rounds together, counts checked and added up here and nowhere else."""
+    counts: dict[MeanRatio, int] = {}
+    for mean, rounds in parts:
+        counts[mean] = counts.get(mean, 0) + _validate.rounds(rounds)
+    if not counts:
+        raise ValueError("parts must not be empty")
+    return tuple(counts.items())
+
+
+def _directions(direction: Question) -> tuple[Direction, ...]:
+    _validate.choice("direction", direction, ("worse", "forward", "reverse"))
+    return _BOTH if direction == "worse" else (direction,)
+
+
+def _budget(parts: Parts, smallest: float) -> float:
+    """Mass that may be cut off a round: a millionth of the smallest delta, shared by the rounds."""
+    total = sum(rounds for _, rounds in parts)
+    exponent = math.log10(max(smallest, 1e-100) / total) - 6.0
+    # In few steps, so that questions share a law.
+    return math.pow(10.0, min(-24.0, 12.0 * math.floor(exponent / 12.0)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Answer:
+    """A bracket, and how many times its relative width exceeds the relative width in eps."""
+
+    interval: Interval
+    slope: float = 1.0
+
+    @property
+    def width(self) -> float:
+        upper = self.interval.upper
+        return self.interval.width / (upper * self.slope) if 0.0 < upper < math.inf else float(upper > 0.0)
+
+
+def _refined(parts: Parts, accuracy: float, answer: Callable[[int], list[_Answer]]) -> list[Interval]:
+    """Ask at finer and finer resolution; every answer is valid, so their intersection is."""
+    accuracy = _validate.real("accuracy", accuracy)
+    if accuracy <= 0.0:
+        raise ValueError(f"accuracy must be positive, got {accuracy}")
+    place = 0 if all(mean.ratio.scale < _HEAVY for mean, _ in parts) else 1
+    best = answer(_HALVES[place])
+    while (excess := max(one.width for one in best) / accuracy) > 1.0 and place + 1 < len(_HALVES):
+        # Widths fall with the square of the resolution; from a bad start it goes step by step.
+        jump = math.ceil(0.5 * math.log2(max(1.1 * excess, 2.0))) if excess < 64.0 else 1
+        place = min(place + jump, len(_HALVES) - 1)
+        finer = answer(_HALVES[place])
+        best = [replace(new, interval=_meet(old.interval, new.interval)) for old, new in zip(best, finer, strict=True)]
+    return [one.interval for one in best]
+
+
+def _meet(one: Interval, other: Interval) -> Interval:
+    lower, upper = max(one.lower, other.lower), min(one.upper, other.upper)
+    return Interval(lower=min(lower, upper), upper=upper)
+
+
+def _worst(intervals: Sequence[Interval]) -> Interval:
+    return Interval(lower=max(i.lower for i in intervals), upper=max(i.upper for i in intervals))
+
+
+def _surely_zero(parts: Parts, delta: float, half: int, budget: float) -> bool:
+    """Whether eps = 0 already: total variation distances of rounds add up at most."""
+    total = 0.0
+    for mean, rounds in parts:
+        one = Composition(parts=((mean, 1),), half=half, budget=budget)
+        total += rounds * one.near_epsilon("forward", 0.0)["upper"].delta(0.0)
+    return total <= delta
+
+
+def _in_range(parts: Parts) -> bool:
+    return all(mean.ratio.scale >= SCALE_MIN for mean, _ in parts)
+
+
+def _ordered(lower: float, upper: float) -> Interval:
+    if lower > upper:
+        raise ArithmeticError(f"lower bound {lower} above upper bound {upper}: please report this as a bug")
+    return Interval(lower=lower, upper=upper)
+
+
+def epsilons(
+    parts: Parts, deltas: Sequence[float], accuracy: float = ACCURACY, *, direction: Question = "worse"
+) -> list[Interval]:
+    """eps at each delta, bracketed; `accuracy` is the relative width wanted.
+
+    Where the accuracy is not reached (or a scale is below the range of the law) the interval is
+    wider, but valid: `interval.width` says what was reached.
+    """
+    parts, asked = _checked(parts), [_validate.delta(d) for d in deltas]
+    ways = _directions(direction)
+    local = [_gaussian_epsilon(_local_width(parts), d) for d in asked]
+    if all(mean.is_plain for mean, _ in parts):
+        return local
+    caps = [Interval(lower=0.0, upper=interval.upper) for interval in local]
+    if not _in_range(parts):
+        return caps
+    budget = _budget(parts, min(asked))
+
+    def answer(half: int) -> list[_Answer]:
+        together = Composition(parts=parts, half=half, budget=budget)
+        found = []
+        for d, cap in zip(asked, caps, strict=True):
+            if _surely_zero(parts, d, half, budget):
+                found.append(_Answer(interval=Interval(lower=0.0, upper=0.0)))
+                continue
+            curves = [together.near_delta(way, d) for way in ways]
+            each = [_ordered(c["lower"].epsilon(d), c["upper"].epsilon(d)) for c in curves]
+            found.append(_Answer(interval=_meet(_worst(each), cap)))
+        return found
+
+    return _refined(parts, accuracy, answer)
+
+
+def epsilon_curve(
+    mean: MeanRatio, rounds: Sequence[int], delta: float, accuracy: float = ACCURACY, *, direction: Question = "worse"
+) -> list[Interval]:
+    """eps at one delta after each number of rounds: one law of a round, many compositions."""
+    return [epsilons(((mean, count),), [delta], accuracy, direction=direction)[0] for count in rounds]
+
+
+def deltas(
+    parts: Parts, epsilons: Sequence[float], accuracy: float = ACCURACY, *, direction: Question = "worse"
+) -> list[Interval]:
+    """delta at each eps, bracketed as tightly as a relative width `accuracy` in eps would be.
+
+    A relative change of eps is `-d log(delta) / d log(eps)` times that of delta.
+    """
+    parts, asked = _checked(parts), [_validate.epsilon(e) for e in epsilons]
+    ways = _directions(direction)
+    width = _local_width(parts)
+    local = [_gaussian_delta(width, e) for e in asked]
+    if all(mean.is_plain for mean, _ in parts):
+        return local
+    caps = [Interval(lower=0.0, upper=interval.upper) for interval in local]
+    if not _in_range(parts):
+        return caps
+    budget = _budget(parts, 1e-12)
+
+    def answer(half: int) -> list[_Answer]:
+        together = Composition(parts=parts, half=half, budget=budget)
+        found = []
+        for e, cap in zip(asked, caps, strict=True):
+            curves = [together.near_epsilon(way, e) for way in ways]
+            each = [_ordered(c["lower"].delta(e), c["upper"].delta(e)) for c in curves]
+            here, there = (max(c["upper"].delta(x) for c in curves) for x in (e, 1.001 * e))
+            slope = max(1.0, 1e3 * math.log(here / there)) if 0.0 < there < here else 1.0
+            negligible = here <= 1e-15  # nobody asks for its digits
+            found.append(_Answer(interval=_meet(_worst(each), cap), slope=math.inf if negligible else slope))
+        return found
+
+    return _refined(parts, accuracy, answer)
+
+
+def advantage(parts: Parts, accuracy: float = ACCURACY) -> Interval:
+    """The largest TPR - FPR of any attack: the total variation distance, delta at eps = 0."""
+    forward, reverse = (deltas(parts, [0.0], accuracy, direction=way)[0] for way in _BOTH)
+    return _meet(forward, reverse)
+
+
+def tradeoff(
+    parts: Parts, fprs: Sequence[float], accuracy: float = ACCURACY, *, direction: Question = "worse"
+) -> list[Interval]:
+    """The largest true positive rate of an attack at each false positive rate, bracketed.
+
+    An attack tells P from Q ("forward": a false positive is a Q taken for a P) or Q from P
+    ("reverse"). From above, by `TPR <= e^eps FPR + delta(eps)` and, from the other direction's
+    delta', `1 - FPR <= e^eps (1 - TPR) + delta'(eps)`, at every eps of the curves; from below, the
+    tests "loss >= L_J" themselves, and mixtures of neighbouring ones.
+    """
+    parts, asked = _checked(parts), [_validate.delta(f, "fpr") for f in fprs]
+    ways = _directions(direction)
+    if all(mean.is_plain for mean, _ in parts):
+        return [_gaussian_power(_local_width(parts), f) for f in asked]
+    caps = [Interval(lower=f, upper=_gaussian_power(_local_width(parts), f).upper) for f in asked]
+    if not _in_range(parts):
+        return caps
+    budget = _budget(parts, min(1e-6, *asked))
+
+    def answer(half: int) -> list[_Answer]:
+        together = Composition(parts=parts, half=half, budget=budget)
+        found = []
+        for fpr, cap in zip(asked, caps, strict=True):
+            each = [_meet(cap, _power(together, way, fpr)) for way in ways]
+            found.append(_Answer(interval=_worst(each)))
+        return found
+
+    return _refined(parts, accuracy, answer)
+
+
+def _power(rounds: Composition, direction: Direction, fpr: float) -> Interval:
+    """The largest TPR at the FPR, from the curves of both directions."""
+    other: Direction = "reverse" if direction == "forward" else "forward"
+    here, there = rounds.near_mass(direction, fpr), rounds.near_epsilon(other, 0.0)
+    epsilon, delta = here["upper"].points()
+    upper = float(np.min(fpr * np.exp(np.minimum(epsilon, 700.0)) + delta, initial=1.0))
+    epsilon, delta = there["upper"].points()
+    upper = min(upper, float(np.min(1.0 - np.exp(-epsilon) * (1.0 - fpr - delta), initial=1.0)))
+    base, top = here["lower"].masses()
+    other_base, other_top = there["lower"].masses()
+    false = np.clip(np.concatenate([[0.0, 1.0], base, 1.0 - other_top]), 0.0, 1.0)
+    true = np.clip(np.concatenate([[0.0, 1.0], top, 1.0 - other_base]), 0.0, 1.0)
+    order = np.lexsort((true, false))
+    lower = float(np.interp(fpr, false[order], np.maximum.accumulate(true[order])))
+    upper = max(fpr, upper * (1.0 + 8.0 * _UNIT))
+    return _ordered(max(fpr, lower * (1.0 - 8.0 * _UNIT)), upper)
+
+
+def _gaussian_power(width: float, fpr: float) -> Interval:
+    """The power of the test between N(0, 1) and N(width, 1): `Phi(Phi^-1(fpr) + width)`."""
+    quantile = float(special.ndtri(fpr))
+    power = float(special.ndtr(quantile + width))
+    error = 64.0 * _UNIT * (2.0 + (abs(quantile) + width) ** 2) * power
+    return Interval(lower=max(fpr, power - error), upper=max(fpr, min(1.0, power + error)))
+
+
+def to_dp_accounting(mean: MeanRatio, *, step: float = 1e-4, half: int = 1024) -> Any:
+    """A dp_accounting `PrivacyLossDistribution` of one round, from above ("pessimistic").
+
+    `step` is its value_discretization_interval, which all distributions composed with it must share.
+    Its own composition is not tilted: below delta = 1e-9 use `epsilons`.
+    """
+    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+
+    pmfs = []
+    for way in _BOTH:
+        start, masses, infinite = upper_lattice(mean, half, way, step)
+        pmfs.append(pld_pmf.DensePLDPmf(step, start, masses, infinite, True))
+    return privacy_loss_distribution.PrivacyLossDistribution(pmfs[0], pmfs[1])
