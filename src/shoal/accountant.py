@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from shoal import _validate, pld
 from shoal._validate import FloatArray
-from shoal.mechanisms import Mechanism, Method, Parts, Settings, ask_delta, ask_epsilon, ask_rdp, from_dict
+from shoal.mechanisms import Bounds, Mechanism, Method, Settings, ask_delta, ask_epsilon, ask_rdp, from_dict
 
 STATE_VERSION = 1
 
@@ -65,8 +65,11 @@ class Accountant:
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.ledger)
 
-    def _parts(self, times: int = 1) -> Parts:
-        return tuple((m.round(), r * times) for m, r in self._counts.items())
+    def _parts(self, times: int = 1) -> Bounds:
+        return Bounds(
+            upper=tuple((m.round(), r * times) for m, r in self._counts.items()),
+            lower=tuple((m.witness(), r * times) for m, r in self._counts.items()),
+        )
 
     def epsilon(
         self, *, delta: Any, method: Method = "tight", orders: Any = None, accuracy: float = pld.ACCURACY
@@ -82,7 +85,7 @@ class Accountant:
 
     def rdp(self, orders: Any, *, direction: Literal["worse", "forward", "reverse"] = "worse") -> FloatArray:
         """Rényi DP of everything so far."""
-        return ask_rdp(self._parts(), orders, direction)
+        return ask_rdp(self._parts().upper, orders, direction)
 
     def state_dict(self) -> dict[str, Any]:
         """The ledger as plain data (JSON will do), to be restored by `load_state_dict`."""

@@ -77,6 +77,13 @@ class Mechanism:
         """The likelihood ratio of one round, from which every number is computed."""
         raise NotImplementedError
 
+    def witness(self) -> MeanRatio:
+        """The ratio of a round that can really happen, from which lower bounds are computed."""
+        return self.round()
+
+    def _parts(self, count: int) -> Bounds:
+        return Bounds(upper=((self.round(), count),), lower=((self.witness(), count),))
+
     @property
     def assumption(self) -> str:
         """What the numbers assume about the other users, in words."""
@@ -111,7 +118,7 @@ class Mechanism:
         bounds from above.
         """
         asked = Settings.checked(method, orders, accuracy)
-        return ask_epsilon(lambda count: ((self.round(), count),), delta, rounds, asked)
+        return ask_epsilon(self._parts, delta, rounds, asked)
 
     def delta(
         self,
@@ -124,7 +131,7 @@ class Mechanism:
     ) -> Any:
         """The delta of `rounds` rounds at `epsilon`, as an `Interval`; arguments as for `epsilon`."""
         asked = Settings.checked(method, orders, accuracy)
-        return ask_delta(lambda count: ((self.round(), count),), epsilon, rounds, asked)
+        return ask_delta(self._parts, epsilon, rounds, asked)
 
     def tradeoff(self, fpr: Any, *, rounds: int = 1, accuracy: float = pld.ACCURACY) -> Any:
         """What an attacker can do: the largest true positive rate at each false positive rate.
@@ -136,14 +143,13 @@ class Mechanism:
         >>> 0.016 < power.lower <= power.upper < 0.017
         True
         """
-        parts = ((self.round(), _validate.rounds(rounds)),)
-        rates = _validate.each("fpr", fpr)
-        found = pld.tradeoff(parts, rates, accuracy)
+        parts = self._parts(_validate.rounds(rounds))
+        found = parts.bracket(lambda p: pld.tradeoff(p, _validate.each("fpr", fpr), accuracy))
         return found[0] if _validate.is_scalar(fpr) else _array(found)
 
     def advantage(self, *, rounds: int = 1, accuracy: float = pld.ACCURACY) -> Interval:
         """The largest true positive rate minus false positive rate that any attack reaches."""
-        return pld.advantage(((self.round(), _validate.rounds(rounds)),), accuracy)
+        return self._parts(_validate.rounds(rounds)).bracket(lambda p: [pld.advantage(p, accuracy)])[0]
 
     def pld(self, *, step: float = 1e-4) -> Any:
         """One round as a dp_accounting `PrivacyLossDistribution`, a pessimistic one.
@@ -183,6 +189,10 @@ class _Crowded:
             return MeanRatio(ratio=Ratio(scale=scale, rate=rate), users=users, weight=weight)
         # The user's own report and coin in the clear; all else is post-processing.
         return MeanRatio(ratio=Ratio(scale=scale, rate=rate * weight), users=1)
+
+    def witness(self) -> MeanRatio:
+        """The identical crowd: one of those that "any" speaks of, so no guarantee can go below it."""
+        return self.replace(crowd="identical").round()  # type: ignore[attr-defined, no-any-return]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,6 +368,24 @@ Parts = tuple[rdp.Part, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """The rounds that bound the truth from above, and those that bound it from below.
+
+    They are the same where the mechanism is analysed exactly.
+    """
+
+    upper: Parts
+    lower: Parts
+
+    def bracket(self, answers: Callable[[Parts], list[Interval]]) -> list[Interval]:
+        found = answers(self.upper)
+        if self.lower == self.upper:
+            return found
+        below = answers(self.lower)
+        return [Interval(lower=min(b.lower, a.upper), upper=a.upper) for a, b in zip(found, below, strict=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """How a question is to be answered."""
 
@@ -377,20 +405,25 @@ class Settings:
 
     def answer(
         self,
-        parts: Parts,
+        parts: Bounds,
         value: float,
         tight: Callable[[Parts, list[float], float], list[Interval]],
         by_rdp: Callable[[Parts, float, FloatArray | None], float],
     ) -> Interval:
         """One answer. Where the tight one falls short of its accuracy, Rényi DP may be better still."""
-        if not parts:
+        if not parts.upper:
             return Interval(lower=0.0, upper=0.0)
         if self.method == "rdp":
-            return Interval(lower=0.0, upper=by_rdp(parts, value, self.orders))
-        found = tight(parts, [value], self.accuracy)[0]
-        if found.width <= self.accuracy * found.upper:
-            return found
-        return Interval(lower=found.lower, upper=max(found.lower, min(found.upper, by_rdp(parts, value, None))))
+            return Interval(lower=0.0, upper=by_rdp(parts.upper, value, self.orders))
+
+        def best(rounds: Parts) -> list[Interval]:
+            found = tight(rounds, [value], self.accuracy)[0]
+            if found.width <= self.accuracy * found.upper:
+                return [found]
+            upper = min(found.upper, by_rdp(rounds, value, None))
+            return [Interval(lower=min(found.lower, upper), upper=upper)]
+
+        return parts.bracket(best)[0]
 
 
 def _array(answers: list[Any]) -> Any:
@@ -417,14 +450,14 @@ def _ask(
     return _array([answer(v, r) for v, r in zip(checked, counts, strict=True)])
 
 
-def ask_epsilon(parts: Callable[[int], Parts], delta: Any, rounds: Any, asked: Settings) -> Any:
+def ask_epsilon(parts: Callable[[int], Bounds], delta: Any, rounds: Any, asked: Settings) -> Any:
     """Epsilon of `parts(rounds)` for one or many deltas and rounds."""
     return _ask(
         delta, "delta", _validate.delta, rounds, lambda d, r: asked.answer(parts(r), d, pld.epsilons, rdp.epsilon)
     )
 
 
-def ask_delta(parts: Callable[[int], Parts], epsilon: Any, rounds: Any, asked: Settings) -> Any:
+def ask_delta(parts: Callable[[int], Bounds], epsilon: Any, rounds: Any, asked: Settings) -> Any:
     """Delta of `parts(rounds)` for one or many epsilons and rounds."""
     return _ask(
         epsilon, "epsilon", _validate.epsilon, rounds, lambda e, r: asked.answer(parts(r), e, pld.deltas, rdp.delta)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from shoal.mechanisms import Mechanism, Method
+    from shoal.mechanisms import Mechanism
 
 app = typer.Typer(
     name="shoal",
@@ -55,6 +55,7 @@ class AdjacencyChoice(str, enum.Enum):
 
 
 class MethodChoice(str, enum.Enum):
+    tight = "tight"
     rdp = "rdp"
 
 
@@ -77,7 +78,10 @@ CrowdOpt = Annotated[
     typer.Option(help="What the others hold: the paper's idealised crowd, anything, or both. [default: both]"),
 ]
 AdjacencyOpt = Annotated[AdjacencyChoice, typer.Option(help="One user's vector becomes zero, or any other vector.")]
-MethodOpt = Annotated[MethodChoice, typer.Option(help="How epsilon and delta are computed.")]
+MethodOpt = Annotated[
+    MethodChoice, typer.Option(help="A certified bracket around the truth, or an upper bound through Rényi DP.")
+]
+Accuracy = Annotated[float, typer.Option(help="Relative width wanted of the bracket (method tight).")]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw a picture (.png, .svg or .pdf).")]
 
@@ -125,7 +129,7 @@ def _report(
     variants: list[tuple[str | None, Mechanism]],
     given: list[float],
     rounds: list[int],
-    method: Method,
+    how: dict[str, Any],
     as_json: bool,
     plot: Path | None,
 ) -> None:
@@ -136,17 +140,17 @@ def _report(
     rows: list[dict[str, Any]] = []
     for crowd, m in variants:
         for value in given:
-            answers = getattr(m, question)(**{other: value}, rounds=rounds, method=method)
+            answers = getattr(m, question)(**{other: value}, rounds=rounds, **how)
             for count, answer in zip(rounds, answers, strict=True):
                 words = {question: show.rounded(answer.upper), other: show.plain(value)}
-                text = show.guarantee(m, rounds=count, method=method, **words)
+                text = show.guarantee(m, rounds=count, bracket=answer, method=how["method"], **words)
                 row = {"crowd": crowd, "rounds": count, other: value, question: show.interval(answer)}
                 rows.append({**row, "guarantee": text})
-    path = None if plot is None else _picture(question, variants, given, rounds, method, plot)
+    path = None if plot is None else _picture(question, variants, given, rounds, how, plot)
     first = variants[0][1]
     if as_json:
         fields = {k: v for k, v in first.to_dict().items() if k != "crowd"}
-        show.emit_json({"mechanism": fields, "method": method, "rows": rows, "plot": path and str(path)})
+        show.emit_json({"mechanism": fields, **how, "rows": rows, "plot": path and str(path)})
         return
     cells = [
         [show.crowd_name(r["crowd"]), f"{r['rounds']:,}", show.plain(r[other]), *show.bounds(r[question])] for r in rows
@@ -165,7 +169,7 @@ def _picture(
     variants: list[tuple[str | None, Mechanism]],
     given: list[float],
     rounds: list[int],
-    method: Method,
+    how: dict[str, Any],
     file: Path,
 ) -> Path:
     """Epsilon against rounds (a line a crowd and delta), or delta against epsilon (a line a crowd and rounds)."""
@@ -184,7 +188,7 @@ def _picture(
     for crowd, m in variants:
         for key in keys:
             fixed = {other: key, "rounds": x} if by_rounds else {other: x, "rounds": key}
-            answers = getattr(m, question)(**fixed, method=method)
+            answers = getattr(m, question)(**fixed, **how)
             words = [] if crowd is None else [f"{show.crowd_name(crowd)} crowd"]
             if len(keys) > 1:
                 words.append(f"δ = {show.plain(key)}" if by_rounds else f"{key:,} rounds")
@@ -206,7 +210,7 @@ def _picture(
         file,
         title=f"{first.label}: {show.settings(first)}\n{', '.join(notes)}",
         xlabel="rounds" if by_rounds else "ε",
-        ylabel=f"{SYMBOL[question]} (upper bound)",
+        ylabel=f"{SYMBOL[question]} ({'bracket' if how['method'] == 'tight' else 'upper bound'})",
     )
 
 
@@ -223,7 +227,8 @@ def epsilon(
     rounds: Rounds = "1",
     crowd: CrowdOpt = None,
     adjacency: AdjacencyOpt = AdjacencyChoice.zero_out,
-    method: MethodOpt = MethodChoice.rdp,
+    method: MethodOpt = MethodChoice.tight,
+    accuracy: Accuracy = 1e-3,
     as_json: Json = False,
     plot: Plot = None,
 ) -> None:
@@ -243,7 +248,7 @@ def epsilon(
     deltas = [_validate.delta(d) for d in parse.numbers("delta", delta)]
     counts = parse.whole_numbers("rounds", rounds)
     variants = _variants(mechanism, _given(users, sample, rate, bins, sigma), crowd, adjacency)
-    _report("epsilon", variants, deltas, counts, method.value, as_json, plot)
+    _report("epsilon", variants, deltas, counts, {"method": method.value, "accuracy": accuracy}, as_json, plot)
 
 
 @app.command()
@@ -259,7 +264,8 @@ def delta(
     rounds: Rounds = "1",
     crowd: CrowdOpt = None,
     adjacency: AdjacencyOpt = AdjacencyChoice.zero_out,
-    method: MethodOpt = MethodChoice.rdp,
+    method: MethodOpt = MethodChoice.tight,
+    accuracy: Accuracy = 1e-3,
     as_json: Json = False,
     plot: Plot = None,
 ) -> None:
@@ -277,7 +283,7 @@ def delta(
     epsilons = [_validate.epsilon(e) for e in parse.numbers("epsilon", epsilon)]
     counts = parse.whole_numbers("rounds", rounds)
     variants = _variants(mechanism, _given(users, sample, rate, bins, sigma), crowd, adjacency)
-    _report("delta", variants, epsilons, counts, method.value, as_json, plot)
+    _report("delta", variants, epsilons, counts, {"method": method.value, "accuracy": accuracy}, as_json, plot)
 
 
 @app.command()
@@ -352,7 +358,7 @@ def _calibrated(
     rounds: str | None,
     crowd: CrowdChoice | None,
     adjacency: AdjacencyChoice,
-    method: Method,
+    how: dict[str, Any],
     as_json: bool,
 ) -> None:
     """The three calibrations: look for one field, show the value and the guarantee it gives."""
@@ -371,7 +377,7 @@ def _calibrated(
         known = {"users": max(1, int(parse.number("sample", given["sample"])))}
     rows: list[dict[str, Any]] = []
     for which, m in _variants(kind, given, crowd, adjacency, **known):
-        common: dict[str, Any] = {"epsilon": target, "delta": small, "method": method}
+        common: dict[str, Any] = {"epsilon": target, "delta": small, **how}
         try:
             if what == "sigma":
                 value: float | int = calibrate.sigma(lambda s, m=m: m.replace(sigma=s), rounds=count, **common)  # type: ignore[misc]
@@ -384,8 +390,8 @@ def _calibrated(
             rows.append({"crowd": which, what: None, "reason": str(error)})
             continue
         found = m if what == "rounds" else m.replace(**{what: value})
-        reached = found.epsilon(delta=small, rounds=count, method=method)
-        text = show.guarantee(found, show.rounded(reached.upper), show.plain(small), count, method)
+        reached = found.epsilon(delta=small, rounds=count, **how)
+        text = show.guarantee(found, show.rounded(reached.upper), show.plain(small), count, how["method"], reached)
         rows.append({"crowd": which, what: value, "epsilon": show.interval(reached), "guarantee": text})
     if all(row[what] is None for row in rows):
         raise ValueError(rows[0]["reason"])
@@ -424,7 +430,8 @@ def calibrate_sigma(
     rounds: Annotated[str, typer.Option(metavar="T", help="Rounds.")] = "1",
     crowd: CrowdOpt = None,
     adjacency: AdjacencyOpt = AdjacencyChoice.zero_out,
-    method: MethodOpt = MethodChoice.rdp,
+    method: MethodOpt = MethodChoice.tight,
+    accuracy: Accuracy = 1e-3,
     as_json: Json = False,
 ) -> None:
     """The least noise multiplier that meets a target.
@@ -434,7 +441,18 @@ def calibrate_sigma(
     shoal calibrate sigma check-in --users 60000 --rate 0.1 --rounds 1000 --epsilon 1 --delta 1e-5
     """
     given = _given(users, sample, rate, bins, None)
-    _calibrated("sigma", mechanism, given, epsilon, delta, rounds, crowd, adjacency, method.value, as_json)
+    _calibrated(
+        "sigma",
+        mechanism,
+        given,
+        epsilon,
+        delta,
+        rounds,
+        crowd,
+        adjacency,
+        {"method": method.value, "accuracy": accuracy},
+        as_json,
+    )
 
 
 @calibrate_app.command("rounds")
@@ -450,7 +468,8 @@ def calibrate_rounds(
     sigma: Sigma = None,
     crowd: CrowdOpt = None,
     adjacency: AdjacencyOpt = AdjacencyChoice.zero_out,
-    method: MethodOpt = MethodChoice.rdp,
+    method: MethodOpt = MethodChoice.tight,
+    accuracy: Accuracy = 1e-3,
     as_json: Json = False,
 ) -> None:
     """The largest number of rounds that meets a target.
@@ -460,7 +479,18 @@ def calibrate_rounds(
     shoal calibrate rounds check-in --users 60000 --rate 0.1 --sigma 5 --epsilon 1 --delta 1e-5
     """
     given = _given(users, sample, rate, bins, sigma)
-    _calibrated("rounds", mechanism, given, epsilon, delta, None, crowd, adjacency, method.value, as_json)
+    _calibrated(
+        "rounds",
+        mechanism,
+        given,
+        epsilon,
+        delta,
+        None,
+        crowd,
+        adjacency,
+        {"method": method.value, "accuracy": accuracy},
+        as_json,
+    )
 
 
 @calibrate_app.command("users")
@@ -475,7 +505,8 @@ def calibrate_users(
     rounds: Annotated[str, typer.Option(metavar="T", help="Rounds.")] = "1",
     crowd: CrowdOpt = None,
     adjacency: AdjacencyOpt = AdjacencyChoice.zero_out,
-    method: MethodOpt = MethodChoice.rdp,
+    method: MethodOpt = MethodChoice.tight,
+    accuracy: Accuracy = 1e-3,
     as_json: Json = False,
 ) -> None:
     """The fewest users that meet a target.
@@ -485,7 +516,87 @@ def calibrate_users(
     shoal calibrate users shuffle --sigma 5 --rounds 100 --epsilon 0.5 --delta 1e-6 --crowd identical
     """
     given = _given(None, sample, rate, None, sigma)
-    _calibrated("users", mechanism, given, epsilon, delta, rounds, crowd, adjacency, method.value, as_json)
+    _calibrated(
+        "users",
+        mechanism,
+        given,
+        epsilon,
+        delta,
+        rounds,
+        crowd,
+        adjacency,
+        {"method": method.value, "accuracy": accuracy},
+        as_json,
+    )
+
+
+@app.command()
+@_clear_errors
+def tradeoff(
+    mechanism: KindArg,
+    fpr: Annotated[
+        str, typer.Option(metavar="F[,F…]", help="False positive rates of the attacker.")
+    ] = "0.001,0.01,0.1",
+    users: Users = None,
+    sample: Sample = None,
+    rate: Rate = None,
+    bins: Bins = None,
+    sigma: Sigma = None,
+    rounds: Annotated[str, typer.Option(metavar="T", help="Rounds.")] = "1",
+    crowd: CrowdOpt = None,
+    adjacency: AdjacencyOpt = AdjacencyChoice.zero_out,
+    accuracy: Accuracy = 1e-3,
+    as_json: Json = False,
+    plot: Plot = None,
+) -> None:
+    """What an attacker can do: the best true positive rate at a false positive rate.
+
+    [bold]Examples[/bold]
+
+    shoal tradeoff check-in --users 60000 --rate 0.1 --sigma 5 --rounds 5540
+
+    shoal tradeoff local --sigma 5 --fpr 0.001,0.01 --plot attack.png
+    """
+    from shoal import _validate
+    from shoal.cli import parse, show
+    from shoal.plots import Line, draw
+
+    rates = [_validate.delta(f, "fpr") for f in parse.numbers("fpr", fpr)]
+    count = _validate.rounds(parse.number("rounds", rounds))
+    variants = _variants(mechanism, _given(users, sample, rate, bins, sigma), crowd, adjacency)
+    rows: list[dict[str, Any]] = []
+    lines = []
+    for which, m in variants:
+        best = m.advantage(rounds=count, accuracy=accuracy)
+        for f, power in zip(rates, m.tradeoff(rates, rounds=count, accuracy=accuracy), strict=True):
+            rows.append({"crowd": which, "fpr": f, "tpr": show.interval(power), "advantage": show.interval(best)})
+        if plot is not None:
+            x = [10 ** (-6 + 0.15 * i) for i in range(40)]
+            power = m.tradeoff(x, rounds=count, accuracy=0.01)
+            label = m.label if which is None else f"{show.crowd_name(which)} crowd"
+            lines.append(Line(label=label, x=x, upper=[p.upper for p in power], lower=[p.lower for p in power]))
+    m = variants[0][1]
+    title = f"{m.label}: {show.settings(m)}; {m.adjacency} adjacency; {count:,} round{'s' if count > 1 else ''}"
+    path = None
+    if plot is not None:
+        guess = [10 ** (-6 + 0.15 * i) for i in range(40)]
+        lines.append(Line(label="guessing", x=guess, upper=guess))
+        title_lines = title.replace("; zero", "\nzero").replace("; replace", "\nreplace")
+        path = draw(lines, plot, title=title_lines, xlabel="false positive rate", ylabel="true positive rate (bracket)")
+    if as_json:
+        fields = {k: v for k, v in m.to_dict().items() if k != "crowd"}
+        show.emit_json({"mechanism": fields, "rounds": count, "rows": rows, "plot": path and str(path)})
+        return
+    cells = [
+        [show.crowd_name(r["crowd"]), show.plain(r["fpr"]), *show.bounds(r["tpr"]), *show.bounds(r["advantage"])]
+        for r in rows
+    ]
+    show.table(title, ["crowd", "FPR", "TPR ≥", "TPR ≤", "advantage ≥", "advantage ≤"], cells)
+    show.say("The attacker knows everything but whether the one user moved; advantage is the largest TPR - FPR.")
+    for _, variant in variants:
+        show.say(f"Assuming {variant.assumption}; {variant.trust}.")
+    if path:
+        show.say(f"Picture: {path}")
 
 
 @app.command()
@@ -536,7 +647,7 @@ def compare(
         path = draw(lines, plot, title=title, xlabel="rounds", ylabel="ε (upper bound)")
     if as_json:
         listed = [
-            {"method": r.method, "crowd": r.crowd, "epsilon": r.epsilon, "ratio": q, "note": r.note}
+            {"method": r.method, "crowd": r.crowd, "epsilon": r.epsilon, "lower": r.lower, "ratio": q, "note": r.note}
             for r, q in zip(rows, ratios, strict=True)
         ]
         fields = {k: v for k, v in m.to_dict().items() if k != "crowd"}
@@ -586,8 +697,8 @@ def demo(
         show.say(f"{m.label}: {show.settings(m)}; {m.trust}")
     show.say(
         "Identical crowd: all other users hold the same vector, as the paper assumes without proof. Any crowd: "
-        "nothing is assumed; the guarantee is the local one, which needs no shuffler. Method: Rényi DP with all "
-        "orders, both directions."
+        "nothing is assumed; the guarantee is the local one, which needs no shuffler. Method: certified upper "
+        "bounds, within 0.1% of the truth, both directions."
     )
     title = f"Privacy of {n:,} users' reports after T rounds\nzero-out adjacency, δ = 1/{n:,}"
     path = draw(lines, out / "epsilon_vs_rounds.png", title=title, xlabel="rounds T", ylabel="ε (upper bound)")

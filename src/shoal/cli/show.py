@@ -61,16 +61,20 @@ def settings(m: Mechanism) -> str:
     )
 
 
-METHODS = {"rdp": "Rényi DP, an upper bound"}
-
-
-def guarantee(m: Mechanism, epsilon: str, delta: str, rounds: int, method: str) -> str:
-    """One sentence that states a whole guarantee."""
+def guarantee(m: Mechanism, epsilon: str, delta: str, rounds: int, method: str, bracket: Any) -> str:
+    """One sentence that states a whole guarantee; the bracket is the answer that was computed."""
+    if method == "rdp":
+        how = "Rényi DP, an upper bound"
+    elif bracket.width <= 0.1 * bracket.upper:
+        off = bracket.width / bracket.upper if bracket.upper else 0.0
+        how = f"certified, within {rounded(off, digits=2)} (relative) of the truth"
+    else:
+        how = f"certified; no analysis can go below {rounded(bracket.lower, 'down')}"
     times = "one round" if rounds == 1 else f"{rounds:,} rounds together"
     return (
         f"{times[0].upper()}{times[1:]} of {m.label} ({settings(m)}) {'is' if rounds == 1 else 'are'} "
         f"({epsilon}, {delta})-differentially private for {m.adjacency} adjacency, "
-        f"assuming {m.assumption}; {m.trust}; method: {METHODS[method]}."
+        f"assuming {m.assumption}; {m.trust}; method: {how}."
     )
 
 

@@ -31,6 +31,7 @@ class Row:
     method: str
     crowd: str
     epsilon: float | None
+    lower: float = 0.0
     note: str = ""
 
 
@@ -42,11 +43,13 @@ def compare(mechanism: Mechanism, *, delta: float, rounds: int = 1) -> list[Row]
 
     >>> from shoal import Shuffle
     >>> for row in compare(Shuffle(users=60_000, sigma=9.48), delta=1 / 60_000, rounds=7):
-    ...     print(f"{row.method}: {row.epsilon:.5f}")
-    no shuffling: 1.10722
-    paper, Theorem 1: 0.22822
-    clones: 1.43058
-    Rényi DP, exact: 0.00251
+    ...     print(f"{row.method} ({row.crowd}): {row.epsilon:.4f}")
+    no shuffling (any): 1.1072
+    paper, Theorem 1 (identical): 0.2282
+    clones (any): 1.4306
+    Rényi DP, exact (identical): 0.0025
+    tight (identical): 0.0020
+    tight (any): 0.9826
     """
     _validate.delta(delta)
     count = _validate.rounds(rounds)
@@ -74,8 +77,14 @@ def compare(mechanism: Mechanism, *, delta: float, rounds: int = 1) -> list[Row]
         )
     crowded = isinstance(m, (Shuffle, SubsampledShuffle, ShuffledCheckIn))
     exact = m.replace(crowd="identical") if crowded else m
-    epsilon = exact.epsilon(delta=delta, rounds=count, method="rdp").upper
-    rows.append(Row(method="Rényi DP, exact", crowd="identical" if crowded else "none needed", epsilon=epsilon))
+    crowd = "identical" if crowded else "none needed"
+    by_rdp = exact.epsilon(delta=delta, rounds=count, method="rdp")
+    rows.append(Row(method="Rényi DP, exact", crowd=crowd, epsilon=by_rdp.upper))
+    tight = exact.epsilon(delta=delta, rounds=count)
+    rows.append(Row(method="tight", crowd=crowd, epsilon=tight.upper, lower=tight.lower, note="certified bracket"))
+    if crowded:
+        safe = m.replace(crowd="any").epsilon(delta=delta, rounds=count)
+        rows.append(Row(method="tight", crowd="any", epsilon=safe.upper, lower=safe.lower, note="local guarantee"))
     return rows
 
 
