@@ -69,6 +69,8 @@ def corrupt(change):
     [
         (lambda s: s.pop("version") and None, "state must have the keys version and ledger"),
         (lambda s: s.update(version=99), "state version must be 1, got 99"),
+        (lambda s: s.update(version=True), "state version must be 1, got True"),
+        (lambda s: s["ledger"][0].update(sigma=10**400), "ledger entry 0: sigma must be finite, got inf"),
         (lambda s: s.update(ledger={}), "ledger must be a list, got dict"),
         (lambda s: s["ledger"][0].update(rounds=0), "ledger entry 0: rounds must be at least 1, got 0"),
         (lambda s: s["ledger"][0].update(rounds="many"), "ledger entry 0: rounds must be a number, got 'many'"),

@@ -39,14 +39,15 @@ def test_both_crowds_are_the_default_and_the_sentence_says_everything():
     result = run("epsilon", *CHECK_IN, "--delta", "1e-5", "--rounds", "5540")
     assert result.exit_code == 0
     text = " ".join(result.stdout.split())
-    assert "0.063637" in text
+    assert "0.0567" in text
     assert "zero-out adjacency" in text
     assert "idealised crowd" in text
     assert "nothing about other users' vectors" in text
     assert "the shuffler is trusted, the server is not" in text
     assert "5,540 rounds together" in text
     assert "1e-05" in text
-    assert "Rényi DP" in text
+    assert "certified, within" in text
+    assert "no analysis can go below" in text
 
 
 def test_delta_and_fractions():
@@ -54,7 +55,10 @@ def test_delta_and_fractions():
     m = Shuffle(users=60_000, sigma=9.48, crowd="identical")
     assert found[0]["delta"]["upper"] == m.delta(epsilon=0.0014063).upper
     found = rows("epsilon", *SHUFFLE, "--delta", "1/60000", "--crowd", "identical")
+    assert found[0]["epsilon"]["lower"] < 0.00059456 < found[0]["epsilon"]["upper"] < 0.0005952
+    found = rows("epsilon", *SHUFFLE, "--delta", "1/60000", "--crowd", "identical", "--method", "rdp")
     assert round(found[0]["epsilon"]["upper"], 7) == 0.0014063
+    assert found[0]["epsilon"]["lower"] == 0.0
 
 
 def test_rdp_reports_both_directions():
@@ -62,6 +66,12 @@ def test_rdp_reports_both_directions():
     for row in found:
         assert row["worse"] == max(row["forward"], row["reverse"])
         assert row["forward"] > row["reverse"]
+
+
+def test_tradeoff():
+    found = rows("tradeoff", "shuffle", "--users", 1000, "--sigma", 2, "--fpr", "0.01,0.1", "--crowd", "identical")
+    for row in found:
+        assert row["fpr"] < row["tpr"]["lower"] <= row["tpr"]["upper"] < row["fpr"] + row["advantage"]["upper"]
 
 
 def test_replace_and_local():
@@ -99,8 +109,11 @@ def test_compare_puts_every_method_side_by_side():
     assert round(by_method["Rényi DP, exact"]["epsilon"], 7) == 0.0025118
     assert by_method["clones"]["crowd"] == "any"
     assert by_method["no shuffling"]["epsilon"] > 1
-    assert by_method["Rényi DP, exact"]["ratio"] == 1.0
-    assert by_method["paper, Theorem 1"]["ratio"] == pytest.approx(0.22822 / 0.0025118, rel=1e-3)
+    ideal, safe = (next(r for r in found if r["method"] == "tight" and r["crowd"] == c) for c in ("identical", "any"))
+    assert ideal["lower"] < 0.0020473 < ideal["epsilon"] < 0.00205
+    assert ideal["ratio"] == 1.0
+    assert safe["epsilon"] > 400 * ideal["epsilon"]
+    assert by_method["paper, Theorem 1"]["ratio"] == pytest.approx(0.22822 / ideal["epsilon"], rel=1e-3)
     found = rows("compare", *CHECK_IN, "--delta", "1/60000", "--rounds", 5540)
     assert round(next(r["epsilon"] for r in found if "Theorem 3" in r["method"]), 3) == 9.617
     few = run("compare", "shuffle", "--users", 10, "--sigma", 1, "--delta", "1e-5")
@@ -115,6 +128,7 @@ def test_compare_puts_every_method_side_by_side():
         ("delta", *SHUFFLE, "--epsilon", "0.1,0.5"),
         ("delta", "local", "--sigma", 3, "--epsilon", "0"),
         ("rdp", *SHUFFLE),
+        ("tradeoff", "shuffle", "--users", 1000, "--sigma", 2),
         ("compare", *SHUFFLE, "--delta", "1e-5", "--rounds", 7),
     ],
 )
@@ -130,7 +144,7 @@ def test_pictures(words, tmp_path):
 def test_demo(tmp_path):
     result = run("demo", "--out", tmp_path)
     assert result.exit_code == 0, result.output
-    for number in ("0.0014063", "0.0025118", "0.060789"):
+    for number in ("0.000594", "0.00204", "0.0538"):
         assert number in result.stdout
     assert (tmp_path / "epsilon_vs_rounds.png").exists()
 
@@ -176,6 +190,16 @@ BAD = [
         ("epsilon", "balls-and-bins", "--bins", 9, "--sigma", 1, "--delta", 0.1, "--adjacency", "replace"),
         "adjacency must be zero-out for BallsAndBins",
     ),
+    (("epsilon", "local", "--sigma", 1, "--delta", 0.1, "--rounds", "1-1e12"), "rounds must have at most 10000 values"),
+    (("epsilon", "local", "--sigma", 1, "--delta", 0.1, "--rounds", "1-"), "rounds must be a range such as"),
+    (("epsilon", "local", "--sigma", 1, "--delta", 0.1, "--rounds", "1-7:0"), "must be at least 1, got 0"),
+    (("epsilon", "local", "--sigma", "9" * 400, "--delta", 0.1), "sigma must be a number of at most 60 characters"),
+    (("epsilon", "local", "--sigma", 1, "--delta", 0.1, "--accuracy", 0), "accuracy must be above 0 and at most 1"),
+    (("tradeoff", "local", "--sigma", 1, "--fpr", 2), "fpr must lie strictly between 0 and 1, got 2.0"),
+    (
+        ("calibrate", "users", "subsampled", "--sample", "inf", "--sigma", 1, "--epsilon", 1, "--delta", 0.1),
+        "sample must be finite",
+    ),
     (("calibrate", "sigma", "local", "--epsilon", 0, "--delta", 0.1), "epsilon must be positive, got 0.0"),
     (
         ("calibrate", "users", "local", "--sigma", 1, "--epsilon", 1, "--delta", 0.1),
@@ -215,10 +239,23 @@ def test_the_real_command_in_a_real_shell():
 def test_help_teaches_with_examples():
     top = run("--help").stdout
     assert "check-in" in top
-    for command in ("epsilon", "delta", "rdp", "compare", "demo", "calibrate"):
+    for command in ("epsilon", "delta", "rdp", "tradeoff", "compare", "demo", "calibrate"):
         assert command in top
         assert run(command, "--help").exit_code == 0
     assert "shoal epsilon check-in --users 60000" in " ".join(run("epsilon", "--help").stdout.split())
+
+
+def test_version():
+    from shoal import __version__
+
+    assert run("--version").stdout.strip() == __version__
+
+
+def test_given_numbers_are_never_printed_smaller():
+    result = run("epsilon", "local", "--sigma", 5, "--delta", "1/30000")
+    assert "3.33334e-5" in result.stdout
+    assert show.plain(1e-5) == "1e-05"
+    assert show.plain(0.1) == "0.1"
 
 
 def test_shell_completion_is_offered():

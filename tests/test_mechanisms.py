@@ -66,6 +66,13 @@ BAD = [
         "delta and rounds must have the same length, got 2 and 3",
     ),
     (lambda: ALL[1].epsilon(delta=1e-5, method="guess"), ValueError, "method must be one of"),
+    (lambda: ALL[1].epsilon(delta=1e-5, orders=[2]), ValueError, "orders must be left out for method 'tight'"),
+    (lambda: ALL[1].epsilon(delta=1e-5, accuracy=0), ValueError, "accuracy must be above 0 and at most 1, got 0.0"),
+    (lambda: ALL[1].tradeoff(0.0), ValueError, "fpr must lie strictly between 0 and 1, got 0.0"),
+    (lambda: Shuffle(users=10**400, sigma=1.0), ValueError, "users must be finite, got inf"),
+    (lambda: LocalGaussian(sigma=10**400), ValueError, "sigma must be finite, got inf"),
+    (lambda: ALL[1].delta(epsilon=1e13), ValueError, "epsilon must be at most 1e+12, got 10000000000000.0"),
+    (lambda: shoal.Mechanism(sigma=1.0), TypeError, "Mechanism is abstract: use one of LocalGaussian"),
     (lambda: ALL[1].rdp(1), ValueError, "order must be above 1 and at most 1e+09, got 1.0"),
     (lambda: ALL[1].rdp([2, 0.5]), ValueError, "order must be above 1 and at most 1e+09, got 0.5"),
     (lambda: ALL[1].rdp([]), ValueError, "orders must not be empty"),
@@ -137,6 +144,22 @@ def test_the_default_crowd_is_the_safe_one():
         assert m.epsilon(delta=1e-6).upper > m.replace(crowd="identical").epsilon(delta=1e-6).upper
         assert "nothing about other users" in m.assumption
         assert "idealised" in m.replace(crowd="identical").assumption
+
+
+def test_lower_ends_for_any_crowd_come_from_a_crowd_that_can_happen():
+    """The local guarantee is an upper bound for any crowd, not a lower one."""
+    m = Shuffle(users=1000, sigma=2.0)
+    ideal = m.replace(crowd="identical")
+    for ask in (lambda x: x.epsilon(delta=1e-6), lambda x: x.delta(epsilon=0.1), lambda x: x.tradeoff(0.01)):
+        assert ask(m).lower == ask(ideal).lower
+        assert ask(m).upper == ask(LocalGaussian(sigma=2.0)).upper
+    both = shoal.Accountant().compose(m).compose(LocalGaussian(sigma=5.0))
+    same = shoal.Accountant().compose(ideal).compose(LocalGaussian(sigma=5.0))
+    assert both.epsilon(delta=1e-6).lower == same.epsilon(delta=1e-6).lower
+
+
+def test_zero_dimensional_arrays_are_numbers():
+    assert ALL[0].epsilon(delta=np.array(1e-5)) == ALL[0].epsilon(delta=1e-5)
 
 
 def test_interval():

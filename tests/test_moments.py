@@ -5,6 +5,7 @@ import json
 import math
 import pathlib
 
+import mpmath as mp
 import numpy as np
 import pytest
 from scipy import stats
@@ -160,12 +161,33 @@ def test_the_geometric_bound_is_above_the_integral():
         assert (moments.geometric_bound(m, powers) >= exact * (1 - 1e-13)).all()
 
 
-def test_reverse_moments_at_one_user_equal_the_forward_ones():
-    """W under P is 1/W under Q, so E[V^-p] = E[V^(p+1)], also when thinned."""
-    for rate in (1.0, 0.2):
-        m = mean(1, 1.3, rate)
-        found = moments.log_negative_moments(m, np.arange(1.0, 50.0))
-        np.testing.assert_allclose(found, m.ratio.log_moments(np.arange(2.0, 51.0)), rtol=1e-14)
+def test_small_rates_do_not_cancel():
+    """`log(1 + rate (M_k - 1))` keeps its relative accuracy for rates down to 1e-12."""
+    with mp.workdps(40):
+        for rate in (1e-12, 1e-8, 1e-3, 0.5):
+            for scale in (0.2, 2.0, 30.0):
+                for order in (2, 4, 30, 300):
+                    exact = mp.log1p(mp.mpf(rate) * mp.expm1(mp.mpf(order * order - order) / (2 * mp.mpf(scale) ** 2)))
+                    found = Ratio(scale=scale, rate=rate).log_moments(np.array([float(order)]))[0]
+                    assert abs(found / exact - 1) < 1e-14, (rate, scale, order)
+
+
+def test_reverse_moments_of_one_sampled_user():
+    """S = 1 - w + w W in one dimension: the integral over t against quadrature over z."""
+    for weight, scale in [(0.3, 1.0), (0.01, 0.5), (0.5, 20.0)]:
+        z = np.arange(-40.0, 12.0, 0.01)
+        log_s = np.log1p(weight * np.expm1(z / scale - 0.5 / scale**2))
+        for power in (1.0, 6.0, 30.0):
+            excess = float(np.expm1(-power * log_s) @ np.exp(-0.5 * z**2)) * 0.01 / math.sqrt(2 * math.pi)
+            found = moments.log_negative_moments(mean(1, scale, weight=weight), np.array([power]))[0]
+            assert found == pytest.approx(math.log1p(excess), rel=1e-9)
+
+
+def test_reverse_moments_of_huge_crowds_with_little_noise():
+    """Values by integration in extended precision; the error of one report's transform is not multiplied by n."""
+    for users, scale, exact in [(10**15, 0.11, 1.73901), (10**15, 0.12, 0.79662), (10**12, 0.12, 1.96223)]:
+        found = moments.log_negative_moments(mean(users, scale), np.array([1.0]))[0]
+        assert found == pytest.approx(exact, rel=2e-5)
 
 
 def test_log_factorials_have_twice_the_precision():

@@ -49,19 +49,19 @@ def mechanisms(draw):
 @given(mechanisms(), deltas, rounds)
 @COMMON
 def test_epsilon_is_finite_and_never_above_the_local_one(m, delta, rounds):
-    eps = m.epsilon(delta=delta, rounds=rounds)
+    eps = m.epsilon(method="rdp", delta=delta, rounds=rounds)
     assert math.isfinite(eps.upper)
     assert eps.upper >= 0.0
     local = LocalGaussian(sigma=m.sigma, adjacency=m.adjacency)
-    assert eps.upper <= local.epsilon(delta=delta, rounds=rounds).upper * (1 + 1e-9)
+    assert eps.upper <= local.epsilon(method="rdp", delta=delta, rounds=rounds).upper * (1 + 1e-9)
 
 
 @given(mechanisms(), logarithmic(1e-6, 1e4), rounds)
 @COMMON
 def test_delta_is_a_probability_and_not_zero(m, epsilon, rounds):
-    delta = m.delta(epsilon=epsilon, rounds=rounds).upper
+    delta = m.delta(method="rdp", epsilon=epsilon, rounds=rounds).upper
     assert 0.0 < delta <= 1.0
-    assert m.delta(epsilon=2 * epsilon, rounds=rounds).upper <= delta * (1 + 1e-9)
+    assert m.delta(method="rdp", epsilon=2 * epsilon, rounds=rounds).upper <= delta * (1 + 1e-9)
 
 
 @given(mechanisms(), st.lists(logarithmic(1.001, 3000.0), min_size=1, max_size=4))
@@ -78,8 +78,8 @@ def test_rdp_is_finite_positive_and_grows_with_the_order(m, orders):
 @settings(COMMON, max_examples=40)
 def test_more_users_more_noise_fewer_rounds_help(n, sigma, rate, delta, rounds):
     m = ShuffledCheckIn(users=n, rate=rate, sigma=sigma, crowd="identical")
-    eps = m.epsilon(delta=delta, rounds=rounds).upper
+    eps = m.epsilon(method="rdp", delta=delta, rounds=rounds).upper
     slack = eps * 2e-3 + 1e-12  # the order grid is finite, so the optimum is not met exactly
-    assert m.replace(users=2 * n).epsilon(delta=delta, rounds=rounds).upper <= eps + slack
-    assert m.replace(sigma=2 * sigma).epsilon(delta=delta, rounds=rounds).upper <= eps + slack
-    assert m.epsilon(delta=delta, rounds=2 * rounds).upper >= eps - slack
+    assert m.replace(users=2 * n).epsilon(method="rdp", delta=delta, rounds=rounds).upper <= eps + slack
+    assert m.replace(sigma=2 * sigma).epsilon(method="rdp", delta=delta, rounds=rounds).upper <= eps + slack
+    assert m.epsilon(method="rdp", delta=delta, rounds=2 * rounds).upper >= eps - slack

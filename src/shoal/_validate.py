@@ -22,13 +22,19 @@ RATE_MIN = 1e-12
 USERS_MAX = 10**15
 ROUNDS_MAX = 10**12
 ORDER_MAX = 1e9
+EPSILON_MAX = 1e12
 
 
 def real(name: str, value: Any) -> float:
     """A finite real number; booleans, strings and arrays are refused."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value.item()
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
         raise TypeError(f"{name} must be a number, got {value!r}")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
     if not math.isfinite(number):
         raise ValueError(f"{name} must be finite, got {number}")
     return number
@@ -85,8 +91,9 @@ def delta(value: Any, name: str = "delta") -> float:
 
 def epsilon(value: Any, name: str = "epsilon") -> float:
     number = real(name, value)
-    if number < 0:
-        raise ValueError(f"{name} must be at least 0, got {number}")
+    if not 0 <= number <= EPSILON_MAX:
+        limit = "at least 0" if number < 0 else f"at most {EPSILON_MAX:g}"
+        raise ValueError(f"{name} must be {limit}, got {number}")
     return number
 
 

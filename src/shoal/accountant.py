@@ -100,7 +100,7 @@ class Accountant:
             raise TypeError(f"state must be a mapping, got {type(state).__name__}")
         if set(state) != {"version", "ledger"}:
             raise ValueError(f"state must have the keys version and ledger, got {', '.join(sorted(map(str, state)))}")
-        if state["version"] != STATE_VERSION:
+        if type(state["version"]) is not int or state["version"] != STATE_VERSION:
             raise ValueError(f"state version must be {STATE_VERSION}, got {state['version']!r}")
         if not isinstance(state["ledger"], list):
             raise TypeError(f"ledger must be a list, got {type(state['ledger']).__name__}")

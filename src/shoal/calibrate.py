@@ -93,7 +93,7 @@ def rounds(
     orders: Any = None,
     accuracy: float = pld.ACCURACY,
 ) -> int:
-    """The largest number of rounds that meets the target.
+    """The largest number of rounds that meets the target, 10^12 at most.
 
     >>> from shoal import ShuffledCheckIn
     >>> m = ShuffledCheckIn(users=60_000, rate=0.1, sigma=5.0, crowd="identical")
@@ -105,7 +105,6 @@ def rounds(
     if target.excess(mechanism, 1) > 0.0:
         least = target.spent(mechanism, 1)
         raise ValueError(f"epsilon must be at least {least:.6g}, the cost of one round, got {target.epsilon}")
-    # More rounds are worse, so the search runs over their negated logarithm.
     return _fewest(lambda count: target.excess(mechanism, count), 1, _validate.ROUNDS_MAX, rising=True)
 
 
@@ -133,7 +132,15 @@ def users(
     target = _Target.checked(epsilon, delta, method, orders, accuracy)
     count = _validate.rounds(rounds)
     first = _validate.users("at_least", at_least)
-    found = _fewest(lambda n: target.excess(make(n), count), first, _validate.USERS_MAX, rising=False)
+
+    def excess(number: int) -> float:
+        try:
+            mechanism = make(number)
+        except ValueError as error:
+            raise ValueError(f"epsilon must be reachable, got {target.epsilon}, and {number} users: {error}") from None
+        return target.excess(mechanism, count)
+
+    found = _fewest(excess, first, _validate.USERS_MAX, rising=False)
     if found > _validate.USERS_MAX:
         raise ValueError(f"epsilon must be reachable, got {target.epsilon}, which no number of users meets")
     return found

@@ -66,8 +66,8 @@ _ROUNDS_BITS = 7
 _DIRECT_MAX = 6000
 """Longest lattice convolved directly."""
 
-_LENGTH_MAX = 1 << 23
-"""Longest lattice and FFT: 64 MiB an array."""
+_LENGTH_MAX = 1 << 22
+"""Longest lattice and FFT: 32 MiB an array."""
 
 
 # One round, and many: lattice pairs and their tilted convolutions
@@ -94,16 +94,40 @@ class _Lattice:
     def log_mass(self, measure: Measure) -> FloatArray:
         return self.log_base if measure == "base" else self.log_top
 
+    @property
+    def rounding(self) -> float:
+        """The relative error of masses that go from logarithms and back: some u times the logarithm."""
+        logs = np.concatenate([self.log_base, self.log_top])
+        return _UNIT * (4.0 * float(np.abs(logs[logs > -np.inf]).max()) + 64.0)
+
 
 @functools.lru_cache(maxsize=64)
 def _pair(mean: MeanRatio, half: int, budget: float, side: Side, direction: Direction) -> Pair:
     return mean_law(mean, half, budget).pair(side, direction)
 
 
+def _core(base: FloatArray, top: FloatArray, spare: float) -> slice:
+    """The atoms, in order of their losses, without ends that hold less than `spare` of both masses."""
+    low = int(np.searchsorted(np.cumsum(base + top), spare))
+    high = len(top) - int(np.searchsorted(np.cumsum((base + top)[::-1]), spare))
+    return slice(low, high)
+
+
 @functools.lru_cache(maxsize=64)
-def _lattice(mean: MeanRatio, half: int, budget: float, side: Side, direction: Direction, step: float) -> _Lattice:
-    """The pair of a round, spread to (upper) or merged on (lower) the lattice."""
+def _lattice(
+    mean: MeanRatio, half: int, budget: float, side: Side, direction: Direction, step: float, spare: float = 0.0
+) -> _Lattice:
+    """The pair of a round, spread to (upper) or merged on (lower) the lattice.
+
+    Ends that hold less than `spare` are cut; their top mass is charged.
+    """
     pair = _pair(mean, half, budget, side, direction)
+    core = _core(pair.base, pair.top, spare)
+    lost = float(pair.top[: core.start].sum() + pair.top[core.stop :].sum()) * (1.0 + 1e-9)
+    pair = replace(
+        pair, loss=pair.loss[core], base=pair.base[core], top=pair.top[core],
+        infinite=pair.infinite + (lost if side == "upper" else -lost),
+    )  # fmt: skip
     scaled = pair.loss / step
     if side == "upper":
         left = np.floor(scaled)
@@ -137,17 +161,14 @@ def _together(a: _Lattice, b: _Lattice, side: Side, allowance: float) -> _Lattic
         top = base * np.exp(a.step * np.arange(start, start + len(base)))
     else:
         top = np.convolve(np.exp(a.log_top), np.exp(b.log_top))
-    both = base + top
-    low = int(np.searchsorted(np.cumsum(both), allowance))
-    high = len(both) - int(np.searchsorted(np.cumsum(both[::-1]), allowance))
+    core = _core(base, top, allowance)
     # 1e-200 is far more than can be lost by underflow, as losses are below 300 here.
-    lost = float(top[:low].sum() + top[high:].sum()) * (1.0 + 1e-9) + 1e-200
+    lost = float(top[: core.start].sum() + top[core.stop :].sum()) * (1.0 + 1e-9) + 1e-200
     sign = 1.0 if side == "upper" else -1.0
     return _from_masses(
-        a, start + low, base[low:high], top[low:high],
+        a, start + core.start, base[core], top[core],
         infinite=a.infinite + b.infinite + sign * lost,
-        # exponentials and logarithms are off by some u times the logarithm, at most 700 here
-        relative=a.relative + b.relative + (min(len(a.log_base), len(b.log_base)) + 2048.0) * _UNIT,
+        relative=a.relative + b.relative + min(len(a.log_base), len(b.log_base)) * _UNIT + a.rounding + b.rounding,
     )  # fmt: skip
 
 
@@ -172,7 +193,7 @@ def _coarser(lattice: _Lattice, side: Side) -> _Lattice:
     wider = replace(lattice, step=2.0 * lattice.step)
     if side == "upper":
         top = base * np.exp(wider.step * np.arange(start, start + len(base)))
-    return _from_masses(wider, start, base, top, lattice.infinite, lattice.relative + 2048.0 * _UNIT)
+    return _from_masses(wider, start, base, top, lattice.infinite, lattice.relative + lattice.rounding)
 
 
 def _from_masses(
@@ -195,6 +216,7 @@ class _Key:
     side: Side
     direction: Direction
     step: float
+    spare: float
     rare: int
 
     def octaves(self, rung: int) -> int:
@@ -209,9 +231,9 @@ class _Key:
 def _ladder(key: _Key, rung: int) -> _Lattice:
     """2^rung rounds."""
     if rung == 0:
-        return _lattice(key.mean, key.half, key.budget, key.side, key.direction, key.step)
+        return _lattice(key.mean, key.half, key.budget, key.side, key.direction, key.step, key.spare)
     below = _ladder(key, rung - 1)
-    twice = _together(below, below, key.side, math.ldexp(0.1 * key.budget, rung))
+    twice = _together(below, below, key.side, math.ldexp(0.1 * max(key.budget, key.spare), rung))
     return _coarser(twice, key.side) if key.octaves(rung) > key.octaves(rung - 1) else twice
 
 
@@ -278,7 +300,9 @@ def _window(cumulant: _Cumulant, tilt: float, step: float) -> _Window:
     """The losses that hold all but _ALIAS of the tilted mass."""
     here, _, variance = cumulant.derivatives(tilt)
     deviation = math.sqrt(max(variance, step**2))
-    slopes = np.geomspace(0.3, 12.0, 8) / deviation
+    # Large losses that are rare want slopes of their own scale, not of the deviation's.
+    widest = max(float(losses[-1] - losses[0]) for _, losses, _ in cumulant.terms)
+    slopes = np.concatenate([np.geomspace(0.3, 12.0, 8) / deviation, np.geomspace(2.0, 60.0, 5) / widest])
     reach = -math.log(_ALIAS / 4.0)
     top = min((cumulant(tilt + t) - here + reach) / t for t in slopes)
     bottom = max((here - cumulant(tilt - t) - reach) / t for t in slopes)
@@ -305,8 +329,9 @@ def _convolution(
         z = fft.rfft(np.bincount(index % length, np.exp(exponent), length))
         log_bound += rounds * np.log(np.abs(z) + eta)
         spectra.append((z, rounds))
-        finite = exponent > -745.0
-        largest = float(np.abs(log_mass[finite]).max() + np.abs(tilt * losses[finite]).max())
+        # Masses below e^-60 may be off by much more without any effect.
+        heavy = exponent > -60.0
+        largest = float(np.abs(log_mass[heavy]).max() + np.abs(tilt * losses[heavy]).max())
         relative += rounds * (lattice.relative + _UNIT * (4.0 * largest + 64.0))
     # The rest of the spectrum is left out: together less than e^-80.
     loud = np.flatnonzero(log_bound > -80.0 - math.log(length))
@@ -385,6 +410,12 @@ class Curve:
             value = max(value, self.floor)
         return max(0.0, value)
 
+    def slope(self, epsilon: float, delta: float) -> float:
+        """About `-d log(delta) / d eps`: the base mass above eps, times e^eps, over delta."""
+        place = min(int(np.searchsorted(self.loss, epsilon)), len(self.loss) - 1)
+        exponent = epsilon - self.reference + self.log_scale - math.log(delta)
+        return float(self.base[place]) * math.exp(min(exponent, 700.0))
+
     def points(self) -> tuple[FloatArray, FloatArray]:
         """Some eps >= 0 and the delta of each."""
         chosen = self.loss >= max(self.floor, 0.0)
@@ -448,8 +479,11 @@ def _many_rounds(
     top_edge, bottom_edge = float(losses[-1]), float(losses[0])
     if side == "upper":
         reference = label = min(max(0.0, label) if wanted is None else wanted, top_edge)
-    # Far below the reference the weights would only magnify errors.
-    begin = min(int(np.searchsorted(losses, label - 40.0 / tilt - 4.0 * step)), window.length - 1)
+    elif label > top_edge:
+        return _silent(side)
+    # Far below the reference the weights would only magnify errors, and overflow.
+    reach = min(40.0 / tilt + 4.0 * step, 600.0 / tilt)
+    begin = min(int(np.searchsorted(losses, label - reach)), window.length - 1)
     kept = losses[begin:]
     gap = kept - label
     weight, top_weight = np.exp(-tilt * gap), np.exp(-top_tilt * gap)
@@ -586,25 +620,55 @@ class Composition:
     def is_one(self) -> bool:
         return len(self.parts) == 1 and self.parts[0][1] == 1
 
+    def total_variation(self) -> float:
+        """A simple upper bound on delta at eps = 0: distances add up, and so do divergences.
+
+        Pinsker's inequality, `TV <= sqrt(KL / 2)`, with 1e-9 to spare for masses that do not add up to
+        1 exactly.
+        """
+        distance = divergence = infinite = 0.0
+        for mean, rounds in self.parts:
+            pair = _pair(mean, self.half, self.budget, "upper", "forward")
+            infinite += rounds * pair.infinite
+            distance += rounds * _one_round(pair).delta(0.0)
+            divergence += rounds * (float(pair.top @ pair.loss) + 1e-9)
+        return min(distance, infinite + math.sqrt(max(divergence, 0.0) / 2.0))
+
     def near_delta(self, direction: Direction, delta: float) -> dict[Side, Curve]:
         """Curves of both sides that are accurate where delta(eps) is the delta given."""
         if self.is_one:
             return self._one(direction)
         sketch = self._sketched(direction)
         tilt = _tilt_for_delta(sketch, delta)
+        # A hundred-thousandth of delta, shared by the rounds, may be cut; in few steps, shared by questions.
+        spare = 10.0 ** (3.0 * math.floor((math.log10(delta / sum(rounds for _, rounds in self.parts)) - 5.0) / 3.0))
         curves: dict[Side, Curve] = {}
+        room = math.inf
         for side in SIDES:
-            curve = self._curve(side, direction, tilt)
+            curve = self._curve(side, direction, tilt, spare=spare, room=room)
             for _ in range(6):
                 found = curve.epsilon(delta)
                 distance = abs(found - curve.reference)
-                if not math.isfinite(found) or distance * tilt <= 4.0:
+                if side == "upper" and room == math.inf and 0.0 < found < math.inf:
+                    # Where the tilted law is not the one that matters, a finer step may be needed.
+                    room = found / max(tilt, curve.slope(found, delta))
+                    coarse, fine = (self._step(direction, tilt, spare, r)[0] for r in (math.inf, room))
+                    if fine < 0.6 * coarse:
+                        curve = self._curve(side, direction, tilt, found, spare, room)
+                        continue
+                    room = 1e300  # as good as infinite: asked and answered
+                if distance * tilt <= 4.0 or (math.isinf(found) and tilt == 1.0):
                     break
+                if math.isinf(found):
+                    # Rare large losses, which hardly count for this delta, have taken over the tilted law.
+                    tilt = 1.0
+                    curve = self._curve(side, direction, tilt, spare=spare, room=room)
+                    continue
                 if side == "upper" and distance > 0.2 * math.sqrt(sketch.derivatives(tilt)[2]):
                     tilt = _tilt_for_epsilon(sketch, found)
                 # From below, 0 says that the answer is out of sight, which is further down.
                 wanted = found if found > 0.0 or side == "upper" else max(0.0, curve.reference - 30.0 / tilt)
-                curve = self._curve(side, direction, tilt, wanted)
+                curve = self._curve(side, direction, tilt, wanted, spare, room)
             curves[side] = curve
         return curves
 
@@ -630,12 +694,20 @@ class Composition:
         terms = [(*_sketch(mean, self.half, self.budget, direction), rounds) for mean, rounds in self.parts]
         return _Cumulant(terms=tuple(terms))
 
-    def _curve(self, side: Side, direction: Direction, tilt: float, reference: float | None = None) -> Curve:
-        step, rare = self._step(direction, tilt)
-        lattices = self._lattices(side, direction, step, rare)
-        return _many_rounds(lattices, side, tilt, reference)
+    def _curve(
+        self,
+        side: Side,
+        direction: Direction,
+        tilt: float,
+        wanted: float | None = None,
+        spare: float = 0.0,
+        room: float = math.inf,
+    ) -> Curve:
+        step, rare = self._step(direction, tilt, spare, room)
+        lattices = self._lattices(side, direction, step, rare, spare)
+        return _many_rounds(lattices, side, tilt, wanted)
 
-    def _step(self, direction: Direction, tilt: float) -> tuple[float, int]:
+    def _step(self, direction: Direction, tilt: float, spare: float, room: float) -> tuple[float, int]:
         """The loss step, and how rare losses other than 0 are.
 
         Sharing adds up to step^2 / 4 to the variance of each loss that is not 0, which moves the
@@ -653,9 +725,10 @@ class Composition:
             some = float(base[away].sum())
             moved += rounds * some
             square += rounds * float((base * size)[away].sum()) ** 2 / some
-            widest = max(widest, float(loss[-1] - loss[0]))
+            kept = loss[_core(base, base * np.exp(loss), spare)]
+            widest = max(widest, float(kept[-1] - kept[0]))
         _, epsilon, variance = self._sketched(direction).derivatives(tilt)
-        room = max(epsilon / tilt, min(variance, square))
+        room = max(min(epsilon / tilt, room), min(variance, square))
         wanted = math.sqrt(4e-4 * room / max(1.0, moved)) * 512.0 / self.half
         # Merging costs about step^2 / 12 of the mean loss a round, which must stay below the
         # deviation of all rounds together.
@@ -664,17 +737,17 @@ class Composition:
         step = 2.0 ** (math.floor(2.0 * math.log2(max(wanted, 4.0 * widest / _LENGTH_MAX))) / 2.0)
         return step, max(0, math.ceil(math.log2(total / moved)))
 
-    def _lattices(self, side: Side, direction: Direction, step: float, rare: int) -> list[tuple[_Lattice, int]]:
+    def _lattices(
+        self, side: Side, direction: Direction, step: float, rare: int, spare: float
+    ) -> list[tuple[_Lattice, int]]:
         """Lattices and counts: many rounds are first doubled as far as that is cheap."""
-        keys = [
-            _Key(mean=mean, half=self.half, budget=self.budget, side=side, direction=direction, step=step, rare=rare)
-            for mean, _ in self.parts
-        ]
+        about = dict(half=self.half, budget=self.budget, side=side, direction=direction, step=step)
+        keys = [_Key(mean=mean, spare=spare, rare=rare, **about) for mean, _ in self.parts]  # type: ignore[arg-type]
         wanted = max(0, max(rounds for _, rounds in self.parts).bit_length() - _ROUNDS_BITS)
         top = 0
         while top < wanted and all(_is_short(_ladder(key, top)) for key in keys):
             top += 1
-        allowance = math.ldexp(0.1 * self.budget, top)
+        allowance = math.ldexp(0.1 * max(self.budget, spare), top)
         found = []
         for key, (_, rounds) in zip(keys, self.parts, strict=True):
             if rounds >> top:

@@ -58,6 +58,8 @@ class Mechanism:
     """Whom the guarantee relies on."""
 
     def __post_init__(self) -> None:
+        if type(self) is Mechanism:
+            raise TypeError(f"Mechanism is abstract: use one of {', '.join(MECHANISMS)}")
         self._set("sigma", _validate.sigma(self.sigma))
         _validate.choice("adjacency", self.adjacency, get_args(Adjacency))
         # sigma / 2 must stay in the range too, or a valid sigma would fail for "replace" only later.

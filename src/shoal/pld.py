@@ -35,6 +35,10 @@ _UNIT = 2.0**-53
 _HALVES = (256, 512, 1024, 2048, 4096)
 """Cells to a level of the law, from the coarsest to the finest."""
 
+SCALE_MAX, USERS_MAX, RATE_MIN, ROUNDS_MAX = 1e4, 10**9, 1e-10, 10**7
+DELTA_MIN, EPSILON_MAX = 1e-15, 300.0
+"""Outside these limits a bracket is as wide as the local guarantee."""
+
 _HEAVY = 0.7
 """Below this scale tails are long and smooth, and the coarsest law is worth a try."""
 
@@ -79,14 +83,19 @@ def _bisect(rising: Callable[[float], float], scale: float) -> tuple[float, floa
         low, high = (low, middle) if rising(middle) >= 0.0 else (middle, high)
 
 
+def _is_gaussian(parts: Parts) -> bool:
+    """Whether every round is one plain report W: no shuffler, no sampling, no coin."""
+    return all(mean.users == 1 and mean.weight == 1.0 and mean.ratio.rate == 1.0 for mean, _ in parts)
+
+
 def _local_width(parts: Parts) -> float:
     """The width of the Gaussian mechanism that the rounds are post-processing of.
 
     Forgetting who sent which report, and who took part, can only help: each round is dominated by
     the one report of the user who moved.
     """
-    square = math.fsum(rounds / mean.ratio.scale**2 for mean, rounds in parts)
-    return math.sqrt(square)
+    squares: list[float] = [rounds / mean.ratio.scale**2 for mean, rounds in parts]
+    return math.sqrt(math.fsum(squares))
 
 
 # Public questions
@@ -112,7 +121,7 @@ def _budget(parts: Parts, smallest: float) -> float:
     total = sum(rounds for _, rounds in parts)
     exponent = math.log10(max(smallest, 1e-100) / total) - 6.0
     # In few steps, so that questions share a law.
-    return math.pow(10.0, min(-24.0, 12.0 * math.floor(exponent / 12.0)))
+    return float(10.0 ** min(-24.0, 12.0 * math.floor(exponent / 12.0)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,12 +144,16 @@ def _refined(parts: Parts, accuracy: float, answer: Callable[[int], list[_Answer
         raise ValueError(f"accuracy must be positive, got {accuracy}")
     place = 0 if all(mean.ratio.scale < _HEAVY for mean, _ in parts) else 1
     best = answer(_HALVES[place])
-    while (excess := max(one.width for one in best) / accuracy) > 1.0 and place + 1 < len(_HALVES):
+    excess = max(one.width for one in best) / accuracy
+    while excess > 1.0 and place + 1 < len(_HALVES):
         # Widths fall with the square of the resolution; from a bad start it goes step by step.
         jump = math.ceil(0.5 * math.log2(max(1.1 * excess, 2.0))) if excess < 64.0 else 1
         place = min(place + jump, len(_HALVES) - 1)
         finer = answer(_HALVES[place])
         best = [replace(new, interval=_meet(old.interval, new.interval)) for old, new in zip(best, finer, strict=True)]
+        before, excess = excess, max(one.width for one in best) / accuracy
+        if excess > 0.8 * before and before < 64.0:
+            break  # something else than the resolution limits the width
     return [one.interval for one in best]
 
 
@@ -153,17 +166,15 @@ def _worst(intervals: Sequence[Interval]) -> Interval:
     return Interval(lower=max(i.lower for i in intervals), upper=max(i.upper for i in intervals))
 
 
-def _surely_zero(parts: Parts, delta: float, half: int, budget: float) -> bool:
-    """Whether eps = 0 already: total variation distances of rounds add up at most."""
-    total = 0.0
-    for mean, rounds in parts:
-        one = Composition(parts=((mean, 1),), half=half, budget=budget)
-        total += rounds * one.near_epsilon("forward", 0.0)["upper"].delta(0.0)
-    return total <= delta
-
-
 def _in_range(parts: Parts) -> bool:
-    return all(mean.ratio.scale >= SCALE_MIN for mean, _ in parts)
+    """Whether the law was made for these rounds; elsewhere the local guarantee is all that is claimed."""
+    return all(
+        SCALE_MIN <= mean.ratio.scale <= SCALE_MAX
+        and mean.users <= USERS_MAX
+        and mean.ratio.rate * mean.weight >= RATE_MIN
+        and rounds <= ROUNDS_MAX
+        for mean, rounds in parts
+    )
 
 
 def _ordered(lower: float, upper: float) -> Interval:
@@ -183,10 +194,10 @@ def epsilons(
     parts, asked = _checked(parts), [_validate.delta(d) for d in deltas]
     ways = _directions(direction)
     local = [_gaussian_epsilon(_local_width(parts), d) for d in asked]
-    if all(mean.is_plain for mean, _ in parts):
+    if _is_gaussian(parts):
         return local
     caps = [Interval(lower=0.0, upper=interval.upper) for interval in local]
-    if not _in_range(parts):
+    if not _in_range(parts) or min(asked) < DELTA_MIN:
         return caps
     budget = _budget(parts, min(asked))
 
@@ -194,7 +205,7 @@ def epsilons(
         together = Composition(parts=parts, half=half, budget=budget)
         found = []
         for d, cap in zip(asked, caps, strict=True):
-            if _surely_zero(parts, d, half, budget):
+            if together.total_variation() <= d:
                 found.append(_Answer(interval=Interval(lower=0.0, upper=0.0)))
                 continue
             curves = [together.near_delta(way, d) for way in ways]
@@ -223,7 +234,7 @@ def deltas(
     ways = _directions(direction)
     width = _local_width(parts)
     local = [_gaussian_delta(width, e) for e in asked]
-    if all(mean.is_plain for mean, _ in parts):
+    if _is_gaussian(parts):
         return local
     caps = [Interval(lower=0.0, upper=interval.upper) for interval in local]
     if not _in_range(parts):
@@ -234,6 +245,9 @@ def deltas(
         together = Composition(parts=parts, half=half, budget=budget)
         found = []
         for e, cap in zip(asked, caps, strict=True):
+            if e > EPSILON_MAX:
+                found.append(_Answer(interval=cap, slope=math.inf))
+                continue
             curves = [together.near_epsilon(way, e) for way in ways]
             each = [_ordered(c["lower"].delta(e), c["upper"].delta(e)) for c in curves]
             here, there = (max(c["upper"].delta(x) for c in curves) for x in (e, 1.001 * e))
@@ -263,7 +277,7 @@ def tradeoff(
     """
     parts, asked = _checked(parts), [_validate.delta(f, "fpr") for f in fprs]
     ways = _directions(direction)
-    if all(mean.is_plain for mean, _ in parts):
+    if _is_gaussian(parts):
         return [_gaussian_power(_local_width(parts), f) for f in asked]
     caps = [Interval(lower=f, upper=_gaussian_power(_local_width(parts), f).upper) for f in asked]
     if not _in_range(parts):

@@ -21,11 +21,22 @@ in the last place, also where they differ from 1 by less than 1e-16.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from shoal._validate import FloatArray
+
+
+def thinned(logarithm: FloatArray, rate: float) -> FloatArray:
+    """`log(1 - rate + rate e^x)` for x >= 0, to full relative accuracy and without overflow."""
+    if rate == 1.0:
+        return logarithm
+    large = logarithm > 700.0
+    # Only where e^x would overflow is it pulled out: elsewhere that would cancel for small rates.
+    small = np.log1p(rate * np.expm1(np.where(large, 0.0, logarithm)))
+    return np.where(large, logarithm + math.log(rate), small)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +49,7 @@ class Ratio:
     def log_moments(self, orders: FloatArray) -> FloatArray:
         """`log E[V^k]` for real orders k: `log(1 + rate * (exp((k^2 - k) / (2 s^2)) - 1))`."""
         exponent = orders * (orders - 1.0) / (2.0 * self.scale**2)
-        if self.rate == 1.0:
-            return exponent
-        # Pulling out exp(exponent) where it is large keeps the formula finite at every order.
-        large = exponent > 1.0
-        small = np.log1p(self.rate * np.expm1(np.where(large, 0.0, exponent)))
-        big = exponent + np.log(self.rate + (1.0 - self.rate) * np.exp(-np.abs(exponent)))
-        return np.where(large, big, small)
+        return thinned(exponent, self.rate)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +64,3 @@ class MeanRatio:
     def is_single(self) -> bool:
         """Whether S is one V, whose moments of every order have a closed form."""
         return self.users == 1 and self.weight == 1.0
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether S is one W: the Gaussian mechanism."""
-        return self.is_single and self.ratio.rate == 1.0

@@ -199,8 +199,3 @@ def delta(parts: Sequence[Part], epsilon: float, orders: FloatArray | None = Non
     if log_delta >= 0.0:
         return 1.0
     return max(math.exp(log_delta), 5e-324)
-
-
-def best_order(parts: Sequence[Part], delta: float) -> float:
-    """The order that gives `epsilon(parts, delta)`."""
-    return _worst(parts, None, lambda o, m: epsilon_terms(o, m, delta))[1]

@@ -29,6 +29,25 @@ app = typer.Typer(
     "shoal epsilon check-in --users 60000 --rate 0.1 --sigma 5 --delta 1e-5 --rounds 1,100,5540\n\n"
     "shoal compare shuffle --users 60000 --sigma 9.48 --delta 1/60000 --rounds 7",
 )
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from shoal import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
 calibrate_app = typer.Typer(
     no_args_is_help=True, help="The least noise, the most rounds or the fewest users for a target."
 )
@@ -332,7 +351,7 @@ def rdp(
     path = draw(lines, plot, title=title, xlabel="Rényi order", ylabel="Rényi DP") if plot is not None else None
     if as_json:
         fields = {k: v for k, v in m.to_dict().items() if k != "crowd"}
-        show.emit_json({"mechanism": fields, "rounds": count, "rows": rows, **({"plot": str(path)} if path else {})})
+        show.emit_json({"mechanism": fields, "rounds": count, "rows": rows, "plot": path and str(path)})
         return
     shown = [
         [
@@ -374,7 +393,7 @@ def _calibrated(
     if what == "users" and "users" not in parse.FIELDS[kind.value]:
         raise ValueError(f"users is not a parameter of {kind.value}")
     if what == "users" and kind is Kind.subsampled and given["sample"] is not None:
-        known = {"users": max(1, int(parse.number("sample", given["sample"])))}
+        known = {"users": _validate.users("sample", parse.number("sample", given["sample"]))}
     rows: list[dict[str, Any]] = []
     for which, m in _variants(kind, given, crowd, adjacency, **known):
         common: dict[str, Any] = {"epsilon": target, "delta": small, **how}
@@ -658,8 +677,9 @@ def compare(
     for row, ratio in zip(rows, ratios, strict=True):
         value = "does not apply" if row.epsilon is None else show.rounded(row.epsilon)
         shown.append([row.method, row.crowd, value, "–" if ratio is None else f"{ratio:,.4g}", row.note])
-    title = f"{m.label}: {show.settings(m)}; {count:,} rounds, δ = {show.plain(small)}, {m.adjacency} adjacency"
-    show.table(title, ["method", "crowd", "ε ≤", "times the least", "note"], shown)
+    how_often = "1 round" if count == 1 else f"{count:,} rounds"
+    title = f"{m.label}: {show.settings(m)}; {how_often}, δ = {show.plain(small)}, {m.adjacency} adjacency"
+    show.table(title, ["method", "crowd", "ε", "times the least", "note"], shown)
     show.say("Rows with different crowds answer different questions: only 'any' holds whatever the others hold.")
     if path:
         show.say(f"Picture: {path}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ CROWDED = ("shuffle", "subsampled", "check-in")
 def number(name: str, text: str) -> float | int:
     """`5540`, `5_540`, `1e-5` or `1/60000`."""
     parts = text.replace("_", "").split("/")
+    if len(text) > 60:
+        raise ValueError(f"{name} must be a number of at most 60 characters, got {len(text)}")
     try:
         if len(parts) == 2:
             return _plain(parts[0]) / _plain(parts[1])
@@ -44,34 +47,34 @@ def numbers(name: str, text: str) -> list[float | int]:
     return [number(name, part.strip()) for part in text.split(",")]
 
 
+_RANGE = re.compile(r"(\d[\d_]*(?:[eE]\d+)?)-(\d[\d_]*(?:[eE]\d+)?)(?:([:@])(\d[\d_]*))?")
+_MOST_VALUES = 10_000
+
+
 def whole_numbers(name: str, text: str) -> list[int]:
     """A list of whole numbers and ranges: `1,7`, `1-7`, `100-1000:100`, `1-10000@50`.
 
-    A range A-B includes both ends; `:S` takes steps of S, `@K` takes K values spaced evenly on a
-    logarithmic scale.
+    A range A-B includes both ends; `:S` goes up from A in steps of S, `@K` takes K values from A to B
+    that are evenly spaced on a logarithmic scale.
     """
     from shoal import _validate
 
     result: list[int] = []
     for part in (p.strip() for p in text.split(",")):
-        first, dash, rest = part.partition("-")
-        if not dash or not first:
+        found = _RANGE.fullmatch(part)
+        if not found:
+            if "-" in part[1:] and "e-" not in part.lower():
+                raise ValueError(f"{name} must be a range such as 1-7, 100-1000:100 or 1-5540@50, got {part!r}")
             result.append(_validate.rounds(number(name, part), name))
             continue
-        mark = next((m for m in ":@" if m in rest), "")
-        last, _, extra = rest.partition(mark) if mark else (rest, "", "")
-        low, high = (_validate.rounds(number(name, end), name) for end in (first, last))
+        low, high = (_validate.rounds(number(name, end), name) for end in found.group(1, 2))
         if low > high:
             raise ValueError(f"{name} must be a range from low to high, got {part!r}")
-        count = _validate.rounds(number(name, extra), name) if mark else 1
-        if mark == "@":
-            points = (low * (high / low) ** (i / max(count - 1, 1)) for i in range(count))
-            values = sorted({low, high, *(min(high, round(p)) for p in points)}) if count > 1 else [high]
-        else:
-            values = list(range(low, high + 1, count))
-        if len(values) > 100_000:
-            raise ValueError(f"{name} must have at most 100000 values, got {len(values)}")
-        result.extend(values)
+        mark, extra = found.group(3), number(name, found.group(4) or "1")
+        step = _validate.integer(f"the number after {mark} in {name}", extra, minimum=1, maximum=_validate.ROUNDS_MAX)
+        if (step if mark == "@" else (high - low) // step + 1) > _MOST_VALUES:
+            raise ValueError(f"{name} must have at most {_MOST_VALUES} values, got {part!r}")
+        result.extend(log_spaced(low, high, [low, high], step) if mark == "@" else range(low, high + 1, step))
     return result
 
 
@@ -110,7 +113,7 @@ def with_crowd(m: Mechanism, crowd: str | None) -> Mechanism:
 
 def log_spaced(first: int, last: int, also: list[int], count: int = 60) -> list[int]:
     """About `count` whole numbers, evenly spaced on a logarithmic scale, and those in `also`."""
-    points = (first * (last / first) ** (i / (count - 1)) for i in range(count))
+    points = (first * (last / first) ** (i / max(count - 1, 1)) for i in range(count))
     return sorted({*also, *(min(last, round(p)) for p in points)})
 
 

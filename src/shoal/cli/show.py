@@ -48,8 +48,14 @@ def say(text: str) -> None:
 
 
 def plain(value: float, digits: int = 6) -> str:
-    """A number that the user gave, as short as it can be written."""
-    return f"{value:,}" if isinstance(value, int) else f"{value:.{digits}g}"
+    """A number that the user gave, as short as it can be written, or rounded up.
+
+    A guarantee stays true when delta, epsilon or sigma is printed a little larger than it is.
+    """
+    if isinstance(value, int):
+        return f"{value:,}"
+    short = f"{value:.{digits}g}"
+    return short if float(short) >= value else rounded(value, digits=digits)
 
 
 def settings(m: Mechanism) -> str:
@@ -57,7 +63,8 @@ def settings(m: Mechanism) -> str:
     names = {"users": "users", "sample": "sampled a round", "rate": "check-in rate", "bins": "bins", "sigma": "σ"}
     fields = {k: v for k, v in m.to_dict().items() if k in names}
     return ", ".join(
-        f"{names[k]} = {plain(v, 10)}" for k, v in sorted(fields.items(), key=lambda kv: list(names).index(kv[0]))
+        f"{names[k]} = {repr(v) if k == 'rate' else plain(v, 10)}"
+        for k, v in sorted(fields.items(), key=lambda kv: list(names).index(kv[0]))
     )
 
 

@@ -1,0 +1,143 @@
+"""The law of the mean ratio lies between its two bounds, and its bounds are what they say."""
+
+from __future__ import annotations
+
+import json
+import math
+import pathlib
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shoal import law
+from shoal.law import mean_law
+from shoal.ratio import MeanRatio, Ratio
+
+REFERENCES: list[dict[str, Any]] = json.loads(
+    pathlib.Path(__file__).parent.joinpath("reference", "hockey_sticks.json").read_text()
+)
+BUDGET = 1e-24
+KINDS = sorted({(r["users"], r["scale"], r["rate"], r["weight"]) for r in REFERENCES})
+SOME = [(1, 1.0, 1.0, 1.0), (2, 0.3, 0.5, 1.0), (10, 0.2, 1.0, 1.0), (1000, 1.0, 1.0, 0.1), (60_000, 9.48, 0.01, 1.0),
+        (10**7, 0.3, 1.0, 1.0), (10**8, 1000.0, 1.0, 1.0), (10**8, 0.5, 1e-6, 1.0)]  # fmt: skip
+
+
+def described(users: int, scale: float, rate: float, weight: float) -> MeanRatio:
+    return MeanRatio(ratio=Ratio(scale=scale, rate=rate), users=users, weight=weight)
+
+
+def hockey_stick(pair: law.Pair, epsilon: float) -> float:
+    above = pair.loss > epsilon
+    return float((pair.base * np.expm1(pair.loss - epsilon))[above].sum()) * math.exp(epsilon) + pair.infinite
+
+
+def test_there_are_enough_references_of_both_directions() -> None:
+    assert len(REFERENCES) >= 200
+    assert {r["direction"] for r in REFERENCES} == {"forward", "reverse"}
+    assert all(r["error"] <= 1e-9 * r["delta"] for r in REFERENCES if r["delta"] > 1e-16)
+
+
+@pytest.mark.parametrize("half", [128, 512])
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_high_precision_values_lie_strictly_between_the_bounds(
+    kind: tuple[int, float, float, float], half: int
+) -> None:
+    exact = mean_law(described(*kind), half, BUDGET)
+    for r in REFERENCES:
+        if (r["users"], r["scale"], r["rate"], r["weight"]) != kind or r["delta"] < 1e-16:
+            continue
+        lower = hockey_stick(exact.pair("lower", r["direction"]), r["epsilon"])
+        upper = hockey_stick(exact.pair("upper", r["direction"]), r["epsilon"])
+        assert lower < r["delta"] < upper, r
+
+
+@pytest.mark.parametrize("kind", SOME, ids=str)
+def test_both_sides_keep_mass_and_mean(kind: tuple[int, float, float, float]) -> None:
+    exact = mean_law(described(*kind), 256, BUDGET)
+    assert float(exact.mass.sum()) == pytest.approx(1.0, abs=1e-9)
+    for side in ("upper", "lower"):
+        gap = float((exact.mass * np.expm1(exact.loss[side])).sum())  # type: ignore[index]
+        assert gap == pytest.approx(0.0, abs=1e-9 * float(exact.mass @ np.abs(np.expm1(exact.loss["upper"]))) + 1e-12)
+
+
+@pytest.mark.parametrize("kind", [k for k in SOME if k[1] >= 0.5], ids=str)
+def test_the_variance_lies_between_those_of_the_bounds(kind: tuple[int, float, float, float]) -> None:
+    users, scale, rate, weight = kind
+    truth = weight**2 * rate * math.expm1(scale**-2) / users
+    exact = mean_law(described(*kind), 256, BUDGET)
+    lower, upper = (float(exact.mass @ np.expm1(exact.loss[side]) ** 2) for side in ("lower", "upper"))  # type: ignore[index]
+    assert lower < truth * (1 + 1e-9) and truth < upper * (1 + 1e-9)
+    assert upper - lower < 0.02 * truth
+
+
+@pytest.mark.parametrize("kind", SOME, ids=str)
+def test_the_bounds_are_ordered_and_get_closer(kind: tuple[int, float, float, float]) -> None:
+    widths = []
+    for half in (64, 256):
+        exact = mean_law(described(*kind), half, BUDGET)
+        spread = float(exact.mass @ np.abs(exact.loss["upper"]).clip(max=50.0))
+        total = 0.0
+        for direction in ("forward", "reverse"):
+            for epsilon in (0.1 * spread, spread, 3.0 * spread):
+                lower, upper = (hockey_stick(exact.pair(s, direction), epsilon) for s in ("lower", "upper"))  # type: ignore[arg-type]
+                assert lower <= upper
+                total += upper - lower
+        widths.append(total)
+    assert widths[1] < 0.2 * widths[0] + 1e-20
+
+
+def test_more_users_are_more_private() -> None:
+    for direction in ("forward", "reverse"):
+        before = 1.0
+        for users in (1, 2, 3, 5, 8, 64, 65, 100, 1000):
+            pair = mean_law(described(users, 0.8, 1.0, 1.0), 256, BUDGET)
+            lower, upper = (hockey_stick(pair.pair(s, direction), 0.3) for s in ("lower", "upper"))  # type: ignore[arg-type]
+            assert lower <= before
+            before = upper
+
+
+def test_what_is_cut_off_is_counted() -> None:
+    for kind in SOME:
+        exact = mean_law(described(*kind), 128, 1e-6)
+        assert 0.0 < exact.cut["reverse"] < 1e-6
+        assert exact.pair("upper", "forward").infinite > 0.0 > exact.pair("lower", "forward").infinite
+
+
+def test_coarsening_keeps_mass_and_mean() -> None:
+    rng = np.random.default_rng(1)
+    mass, moment, points = rng.random(65), 0.1 * rng.standard_normal(65), np.arange(-32.0, 33.0)
+    p, q = law._coarsen(mass, moment, 1.0)
+    assert p.sum() == pytest.approx(mass.sum(), rel=1e-14)
+    assert p @ points[::2] == pytest.approx(mass @ points, rel=1e-12)
+    assert p @ points[::2] + q.sum() == pytest.approx(mass @ points + moment.sum(), rel=1e-12)
+
+
+@pytest.mark.parametrize("wrong", ["means", "left", "stretch"])
+def test_breaking_the_safe_side_is_noticed(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An upper law with cell means for points, or with unfair shares, falls below the references."""
+    kind = (60_000, 9.48, 1.0, 1.0)
+    if wrong == "left":
+
+        def unfair(mass: Any, moment: Any, spacing: float) -> Any:
+            p, q = mass[0::2].copy(), moment[0::2].copy()
+            p[:-1] += mass[1::2]
+            q[:-1] += moment[1::2] + mass[1::2] * spacing
+            return p, q
+
+        monkeypatch.setattr(law, "_coarsen", unfair)
+    exact = mean_law.__wrapped__(described(*kind), 128, BUDGET)
+    if wrong == "means":
+        exact.loss["upper"] = exact.loss["lower"]
+    if wrong == "stretch":
+        object.__setattr__(exact, "stretch", -1e-2)
+    outside = 0
+    for r in REFERENCES:
+        if (r["users"], r["scale"], r["rate"], r["weight"]) == kind and r["delta"] > 1e-15:
+            outside += r["delta"] > hockey_stick(exact.pair("upper", r["direction"]), r["epsilon"])
+    assert outside > 0
+
+
+def test_scales_out_of_range_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"scale must be at least 0\.1, got 0\.01"):
+        mean_law(described(10, 0.01, 1.0, 1.0), 128, BUDGET)
