@@ -95,6 +95,16 @@ def test_the_gaussian_mechanism_is_exact() -> None:
     assert one.width < 1e-9 * one.upper
 
 
+def test_delta_is_never_reported_as_zero() -> None:
+    for mean, rounds, eps in [
+        (described(1, 50.0), 3, 40.0),
+        (described(100, 5.0), 1, 200.0),
+        (described(9, 2.0), 7, 90.0),
+    ]:
+        found = pld.deltas(((mean, rounds),), [eps])[0]
+        assert 0.0 == found.lower < found.upper <= 1e-20
+
+
 def test_one_user_with_a_coin_is_not_the_gaussian_mechanism() -> None:
     """delta(eps) of one thinned report is rate times that of the report."""
     for direction in DIRECTIONS:

@@ -83,3 +83,13 @@ def test_more_users_more_noise_fewer_rounds_help(n, sigma, rate, delta, rounds):
     assert m.replace(users=2 * n).epsilon(method="rdp", delta=delta, rounds=rounds).upper <= eps + slack
     assert m.replace(sigma=2 * sigma).epsilon(method="rdp", delta=delta, rounds=rounds).upper <= eps + slack
     assert m.epsilon(method="rdp", delta=delta, rounds=2 * rounds).upper >= eps - slack
+
+
+@given(mechanisms(), deltas, rounds, logarithmic(1e-6, 1e4))
+@settings(COMMON, max_examples=12)
+def test_certified_brackets_never_fail(m, delta, rounds, epsilon):
+    """The default method over the same space: valid brackets, never wider than Rényi DP says."""
+    found = m.epsilon(delta=delta, rounds=rounds)
+    by_rdp = m.epsilon(method="rdp", delta=delta, rounds=rounds).upper
+    assert 0.0 <= found.lower <= found.upper <= by_rdp * (1 + 2e-3) + 1e-12
+    assert 0.0 < m.delta(epsilon=epsilon, rounds=rounds).upper <= 1.0

@@ -89,7 +89,8 @@ class _Lattice:
 
     @property
     def losses(self) -> FloatArray:
-        return self.step * np.arange(self.start, self.start + len(self.log_base))
+        every: FloatArray = self.step * np.arange(self.start, self.start + len(self.log_base), dtype=np.float64)
+        return every
 
     def log_mass(self, measure: Measure) -> FloatArray:
         return self.log_base if measure == "base" else self.log_top
@@ -475,7 +476,7 @@ def _many_rounds(
     window = _window(cumulant, tilt, step)
     if window.length > _LENGTH_MAX:
         return _silent(side)
-    losses = step * np.arange(window.first, window.first + window.length)
+    losses: FloatArray = step * np.arange(window.first, window.first + window.length, dtype=np.float64)
     top_edge, bottom_edge = float(losses[-1]), float(losses[0])
     if side == "upper":
         reference = label = min(max(0.0, label) if wanted is None else wanted, top_edge)

@@ -32,6 +32,9 @@ ACCURACY = 1e-3
 
 _BOTH: tuple[Direction, Direction] = ("forward", "reverse")
 _UNIT = 2.0**-53
+_TINY = 5e-324
+"""No delta of a report is 0: one too small for a double is reported as the smallest there is."""
+
 _HALVES = (256, 512, 1024, 2048, 4096)
 """Cells to a level of the law, from the coarsest to the finest."""
 
@@ -54,7 +57,7 @@ def _gaussian_delta(width: float, epsilon: float) -> Interval:
     worst = 2.0 + (width / 2.0 + epsilon / width) ** 2 + epsilon
     error = 16.0 * _UNIT * worst * (first + second)
     value = first - second
-    return Interval(lower=max(0.0, value - error), upper=min(1.0, max(0.0, value + error)))
+    return Interval(lower=max(0.0, value - error), upper=min(1.0, max(value + error, _TINY)))
 
 
 def _gaussian_epsilon(width: float, delta: float) -> Interval:
@@ -253,7 +256,9 @@ def deltas(
             here, there = (max(c["upper"].delta(x) for c in curves) for x in (e, 1.001 * e))
             slope = max(1.0, 1e3 * math.log(here / there)) if 0.0 < there < here else 1.0
             negligible = here <= 1e-15  # nobody asks for its digits
-            found.append(_Answer(interval=_meet(_worst(each), cap), slope=math.inf if negligible else slope))
+            bracket = _meet(_worst(each), cap)
+            bracket = Interval(lower=bracket.lower, upper=max(bracket.upper, _TINY))
+            found.append(_Answer(interval=bracket, slope=math.inf if negligible else slope))
         return found
 
     return _refined(parts, accuracy, answer)
