@@ -19,7 +19,9 @@ test: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 bench: $(VENV)/.bench
-	OMP_NUM_THREADS=1 $(BIN)/python benchmarks/rdp_speed.py
+	for name in rdp_speed tight_speed tight_vs_pld_accounting; do \
+		OMP_NUM_THREADS=1 $(BIN)/python benchmarks/$$name.py --markdown benchmarks/results/$$name.md || exit 1; \
+	done
 
 $(VENV)/.venv:
 	$(PYTHON) -m venv $(VENV)
