@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="shoal",
     no_args_is_help=True,
-    rich_markup_mode="rich",
+    rich_markup_mode=None,  # the help must come at once, and rich takes a quarter of a second to load
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="How private are shuffled Gaussian reports?\n\n"
     "Each user adds Gaussian noise to a vector and sends it to a shuffler, which hands the reports, "
     "permuted, to a server that nobody trusts.\n\n"
-    "[bold]Mechanisms[/bold]: local (no shuffler), shuffle, subsampled (m of n users a round), check-in (each user "
+    "Mechanisms: local (no shuffler), shuffle, subsampled (m of n users a round), check-in (each user "
     "takes part on its own coin), balls-and-bins (central noise, one random batch per epoch).\n\n"
-    "[bold]Start with[/bold]\n\n"
+    "Start with:\n\n"
     "shoal epsilon check-in --users 60000 --rate 0.1 --sigma 5 --delta 1e-5 --rounds 1,100,5540\n\n"
     "shoal compare shuffle --users 60000 --sigma 9.48 --delta 1/60000 --rounds 7",
 )
@@ -253,7 +253,7 @@ def epsilon(
 ) -> None:
     """Epsilon after some rounds.
 
-    [bold]Examples[/bold]
+    Examples:
 
     shoal epsilon check-in --users 60000 --rate 0.1 --sigma 5 --delta 1e-5 --rounds 1,100,5540
 
@@ -290,7 +290,7 @@ def delta(
 ) -> None:
     """Delta at a given epsilon.
 
-    [bold]Examples[/bold]
+    Examples:
 
     shoal delta shuffle --users 1000 --sigma 2 --epsilon 0.1,0.2,0.5
 
@@ -323,7 +323,7 @@ def rdp(
 ) -> None:
     """The Rényi DP curve, both directions, and the worse of the two.
 
-    [bold]Examples[/bold]
+    Examples:
 
     shoal rdp shuffle --users 60000 --sigma 9.48 --orders 2,8,32,1000
 
@@ -455,7 +455,7 @@ def calibrate_sigma(
 ) -> None:
     """The least noise multiplier that meets a target.
 
-    [bold]Example[/bold]
+    Example:
 
     shoal calibrate sigma check-in --users 60000 --rate 0.1 --rounds 1000 --epsilon 1 --delta 1e-5
     """
@@ -493,7 +493,7 @@ def calibrate_rounds(
 ) -> None:
     """The largest number of rounds that meets a target.
 
-    [bold]Example[/bold]
+    Example:
 
     shoal calibrate rounds check-in --users 60000 --rate 0.1 --sigma 5 --epsilon 1 --delta 1e-5
     """
@@ -530,7 +530,7 @@ def calibrate_users(
 ) -> None:
     """The fewest users that meet a target.
 
-    [bold]Example[/bold]
+    Example:
 
     shoal calibrate users shuffle --sigma 5 --rounds 100 --epsilon 0.5 --delta 1e-6 --crowd identical
     """
@@ -570,7 +570,7 @@ def tradeoff(
 ) -> None:
     """What an attacker can do: the best true positive rate at a false positive rate.
 
-    [bold]Examples[/bold]
+    Examples:
 
     shoal tradeoff check-in --users 60000 --rate 0.1 --sigma 5 --rounds 5540
 
@@ -635,7 +635,7 @@ def compare(
 ) -> None:
     """One setting, every method side by side, with the ratio between them.
 
-    [bold]Examples[/bold]
+    Examples:
 
     shoal compare shuffle --users 60000 --sigma 9.48 --delta 1/60000 --rounds 7
 
