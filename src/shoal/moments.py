@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,9 +35,13 @@ from shoal._validate import FloatArray
 from shoal.ratio import MeanRatio, Ratio, thinned
 
 ComplexArray = npt.NDArray[np.complex128]
+IntArray = npt.NDArray[np.int64]
 
 _DROP = 50.0
 """Terms below exp(-50) of the sum are left out: together less than 1e-17 of it for k <= 10^4."""
+
+_ROWS = 32
+"""Rows of a product that are computed together."""
 
 SERIES_MAX = 16_384
 """Largest order for which all orders are computed together (memory and time grow as its square)."""
@@ -89,55 +94,73 @@ class _Product:
     """
 
     def __init__(self, head: FloatArray, left: FloatArray, right: FloatArray) -> None:
-        top = len(left) - 1
-        self.high, self.low = _log_factorials(top)
+        self.top = len(left) - 1
+        self.high, self.low = _log_factorials(self.top)
         self.head, self.left, self.right = head, left, right.copy()
         self.front = head + left - self.high
-        # Reversed, so that "entry k - i" is a forward slice.
-        self.behind = (right - self.high)[::-1].copy()
+        # Reversed, so that "entry k - i" is a forward slice; what lies beyond i = k counts for nothing.
+        self.behind = np.concatenate([(right - self.high)[::-1], np.full(_ROWS, -np.inf)])
 
     def extend(self, k: int, log_moment: float) -> None:
         self.right[k] = log_moment
-        self.behind[-1 - k] = log_moment - self.high[k]
+        self.behind[self.top - k] = log_moment - self.high[k]
 
-    def row(
-        self, k: int, first: int, last: int, constant: float, floor: float, slope: FloatArray | None = None
-    ) -> float:
-        """The row k, summed over i = first..last; f = 1 - k * slope_i, or 1 without a slope.
+    def row(self, k: int, first: int, constant: float, floor: float, slope: FloatArray) -> float:
+        """One row k, summed over i = first..k, with f = 1 - k * slope_i.
 
-        `floor` is a lower bound on the logarithm of the sum. A sum that ends at the middle, last =
-        k // 2, stands for a symmetric one: every term counts twice, except one at k / 2.
+        `floor` is a lower bound on the logarithm of the sum.
         """
-        start = len(self.behind) - 1 - k
-        coarse = self.front[first : last + 1] + self.behind[start + first : start + last + 1]
+        start = self.top - k
+        coarse = self.front[first : k + 1] + self.behind[start + first : start + k + 1]
         bar = min(float(coarse.max()), floor - float(self.high[k]) - constant) - _DROP
-        kept = np.flatnonzero(coarse > bar)
-        low, high = int(kept[0]) + first, int(kept[-1]) + first
-        i: slice | npt.NDArray[np.intp]
-        j: slice | npt.NDArray[np.intp]
-        if high - low < 2 * len(kept):  # one run, or nearly: slices are far cheaper than indices
-            i, j = slice(low, high + 1), slice(k - low, k - high - 1 if high < k else None, -1)
-        else:
-            i, j = kept + first, k - (kept + first)
+        i = np.flatnonzero(coarse > bar) + first
+        log_terms, exponents = self._terms(k, i, constant)
+        shift = _shift(log_terms.max())
+        terms = np.exp(log_terms - shift) * -np.expm1(-exponents) * (1.0 - k * slope[i])
+        return float(_log_one_plus(terms.sum(), shift))
+
+    def rows(self, k: IntArray, constant: FloatArray, floor: float, *, symmetric: bool) -> FloatArray:
+        """Rows for consecutive k, at most _ROWS of them, summed over i = 0..k, with f = 1.
+
+        If i and k - i give the same term, `symmetric`, it is enough to look at half of them.
+        """
+        last = int(k[-1]) // 2 if symmetric else int(k[-1])
+        windows = np.lib.stride_tricks.sliding_window_view(self.behind, last + 1)
+        start = self.top - int(k[-1])
+        coarse = windows[start : start + len(k)][::-1] + self.front[: last + 1]
+        if symmetric:
+            edge = int(k[0]) // 2 + 1
+            coarse[:, edge:][np.arange(edge, last + 1) > k[:, None] // 2] = -np.inf
+        bar = np.minimum(coarse.max(axis=1), floor - self.high[k] - constant) - _DROP
+        row, i = np.nonzero(coarse > bar[:, None])
+        log_terms, exponents = self._terms(k[row], i, constant[row])
+        starts = np.searchsorted(row, np.arange(len(k)))
+        shift = _shift(np.maximum.reduceat(log_terms, starts))
+        terms = np.exp(log_terms - shift[row]) * -np.expm1(-exponents)
+        if symmetric:
+            terms[2 * i != k[row]] *= 2.0
+        result: FloatArray = _log_one_plus(np.add.reduceat(terms, starts), shift)
+        return result
+
+    def _terms(self, k: Any, i: IntArray, constant: Any) -> tuple[FloatArray, FloatArray]:
+        """Logarithms of the terms with index i (before f and expm1), and the exponents."""
+        j = k - i
         # The larger factorial of the two is subtracted first: that difference is exact.
         one, other = self.high[i], self.high[j]
         log_choose = (self.high[k] - np.maximum(one, other)) - np.minimum(one, other)
         log_choose += self.low[k] - (self.low[i] + self.low[j])
-        exponents = self.left[i] + self.right[j]
-        log_terms = (log_choose + constant) + self.head[i] + exponents
-        top = float(log_terms.max())
-        shift = top if top > 100.0 else 0.0
-        terms = np.exp(log_terms - shift)
-        if float(exponents.min()) < 40.0:
-            terms *= -np.expm1(-exponents)
-        if slope is not None:
-            terms *= 1.0 - k * slope[i]
-        total = float(terms.sum())
-        if last == k // 2:
-            total = 2.0 * total - (float(terms[-1]) if 2 * high == k else 0.0)
-        if shift == 0.0:
-            return math.log1p(total)
-        return shift + math.log(total)  # the 1 is below exp(-100) of it
+        exponents: FloatArray = self.left[i] + self.right[j]
+        return (log_choose + constant) + self.head[i] + exponents, exponents
+
+
+def _shift(largest: Any) -> Any:
+    """What to take out of sums of exponentials whose largest exponent this is: 0 unless they overflow."""
+    return np.where(largest > 100.0, largest, 0.0)
+
+
+def _log_one_plus(total: Any, shift: Any) -> Any:
+    """`log(1 + total e^shift)`; after a shift the 1 is below exp(-100) of the sum."""
+    return np.where(shift == 0.0, np.log1p(total), shift + np.log(total))
 
 
 def _by_recurrence(log_m: FloatArray, users: int) -> FloatArray:
@@ -152,7 +175,7 @@ def _by_recurrence(log_m: FloatArray, users: int) -> FloatArray:
     product = _Product(head, log_m, np.zeros(top + 1))
     floor = -math.inf
     for k in range(2, top + 1):
-        log_moment = product.row(k, 1, k, -math.log(k), floor, slope)
+        log_moment = product.row(k, 1, -math.log(k), floor, slope)
         product.extend(k, log_moment)
         floor = _log_excess(log_moment)
     return product.right
@@ -168,9 +191,12 @@ def _mix(left: FloatArray, right: FloatArray, share: float) -> FloatArray:
     product = _Product(head, left, right)
     result = np.zeros(top + 1)
     is_symmetric = left is right and share == 0.5
-    for k in range(2, top + 1):
-        last = k // 2 if is_symmetric else k
-        result[k] = product.row(k, 0, last, k * math.log1p(-share), _log_excess(float(result[k - 1])))
+    for start in range(2, top + 1, _ROWS):
+        k = np.arange(start, min(start + _ROWS, top + 1))
+        # Moments grow with the order, so the last one before the block is below all of the block.
+        floor = _log_excess(float(result[start - 1]))
+        constant = k.astype(np.float64) * math.log1p(-share)
+        result[k] = product.rows(k, constant, floor, symmetric=is_symmetric)
     return result
 
 
