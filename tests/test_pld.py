@@ -253,6 +253,64 @@ def test_the_tradeoff_curve_brackets_the_gaussian_one(rounds: int) -> None:
     assert exact.width < 1e-12
 
 
+def thinned_power(width: float, rate: float, rounds: int, fpr: float) -> float:
+    """One thinned report a round: given k reports a Gaussian pair of width sqrt(k) w, k seen by all.
+
+    The best test has one slope of the trade-off curve for every k, found by bisection.
+    """
+    k = np.arange(rounds + 1)
+    log_weights = special.gammaln(rounds + 1) - special.gammaln(k + 1) - special.gammaln(rounds - k + 1)
+    weights = np.exp(log_weights + k * math.log(rate) + (rounds - k) * math.log1p(-rate))
+    widths = np.sqrt(np.maximum(k, 1e-12)) * width
+    low, high = -500.0, 500.0
+    for _ in range(200):
+        loss = 0.5 * (low + high)
+        false = float(weights @ special.ndtr(-widths / 2 - loss / widths))
+        low, high = (loss, high) if false > fpr else (low, loss)
+    return float(weights @ special.ndtr(widths / 2 - high / widths))
+
+
+@pytest.mark.parametrize(
+    ("scale", "rate", "rounds", "fpr"),
+    [
+        (0.44, 0.45, 37, 1e-5),
+        (0.5935079341702821, 0.595710699450209, 51, 2.4164040581365967e-08),
+        (1.4026170090580965, 0.9164822085596203, 198, 5.652670030571744e-10),
+        (2.0, 0.3, 40, 0.01),
+    ],
+)
+def test_the_tradeoff_of_one_thinned_report(scale: float, rate: float, rounds: int, fpr: float) -> None:
+    """Wide separations, where base and top masses differ by many orders of magnitude."""
+    found = pld.tradeoff(((described(1, scale, rate), rounds),), [fpr], direction="forward")[0]
+    truth = thinned_power(1 / scale, rate, rounds, fpr)
+    assert found.lower <= truth * (1 + 1e-7)
+    assert truth <= found.upper * (1 + 1e-7)
+
+
+@pytest.mark.parametrize("rounds", [1, 30, 5_000, 10**6])
+def test_one_thinned_report_for_any_number_of_rounds(rounds: int) -> None:
+    """delta(eps) = sum_k Bin(T, rate)(k) delta_Gauss(eps; sqrt(k) / s): exact, for every T."""
+    for scale, rate in [(0.5, 0.1), (5.0, 0.3), (50.0, 0.01), (300.0, 0.9)]:
+        spread = 12 * math.sqrt(rounds * rate) + 40
+        k = np.arange(max(1, math.floor(rounds * rate - spread)), min(rounds, math.ceil(rounds * rate + spread)) + 1)
+        log_weights = special.gammaln(rounds + 1) - special.gammaln(k + 1) - special.gammaln(rounds - k + 1)
+        weights = np.exp(log_weights + k * math.log(rate) + (rounds - k) * math.log1p(-rate))
+        widths = np.sqrt(k) / scale
+        for z in (0.5, 3.0):
+            eps = rate * rounds / scale**2 / 2 + z * math.sqrt(rate * rounds) / scale
+            first = special.ndtr(widths / 2 - eps / widths)
+            truth = float(weights @ (first - np.exp(eps + special.log_ndtr(-widths / 2 - eps / widths))))
+            for direction in DIRECTIONS:
+                found = pld.deltas(((described(1, scale, rate), rounds),), [eps], direction=direction)[0]  # type: ignore[arg-type]
+                assert found.lower <= truth * (1 + 1e-7)
+                assert truth <= found.upper * (1 + 1e-7)
+
+
+def test_the_local_guarantee_of_extreme_rounds_is_finite() -> None:
+    found = epsilon(described(1, 1e-4), 1e-5, 10**12)
+    assert 5e19 < found.upper < 5.1e19
+
+
 def test_the_tradeoff_curve_is_no_worse_than_epsilon_and_delta_say() -> None:
     parts = ((described(1000, 1.0), 20),)
     delta = pld.deltas(parts, [0.5])[0].upper

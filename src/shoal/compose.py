@@ -163,8 +163,8 @@ def _together(a: _Lattice, b: _Lattice, side: Side, allowance: float) -> _Lattic
     else:
         top = np.convolve(np.exp(a.log_top), np.exp(b.log_top))
     core = _core(base, top, allowance)
-    # 1e-200 is far more than can be lost by underflow, as losses are below 300 here.
-    lost = float(top[: core.start].sum() + top[core.stop :].sum()) * (1.0 + 1e-9) + 1e-200
+    # 1e-180 is more than can be lost by underflow: losses are below 300 here, so 5e-324 e^300 a product.
+    lost = float(top[: core.start].sum() + top[core.stop :].sum()) * (1.0 + 1e-9) + 1e-180
     sign = 1.0 if side == "upper" else -1.0
     return _from_masses(
         a, start + core.start, base[core], top[core],
@@ -518,7 +518,9 @@ def _many_rounds(
     slack = 3.0 * (relative + top_relative) + summing
     base *= 1.0 + slack
     return Curve(
-        side=side, loss=kept, gain=top - slack * np.abs(top) - base, base=base, reference=reference,
+        # Far below the reference base is e^40 times top, and their difference is rounded accordingly.
+        side=side, loss=kept, gain=top - slack * np.abs(top) - base - 8.0 * _UNIT * (np.abs(top) + base),
+        base=base, reference=reference,
         log_scale=log_scale, infinite=infinite,
     )  # fmt: skip
 
@@ -686,6 +688,19 @@ class Composition:
             return self._one(direction)
         tilt = _tilt_for_mass(self._sketched(direction), mass)
         return {side: self._curve(side, direction, tilt) for side in SIDES}
+
+    def test_error(self) -> tuple[float, float]:
+        """A factor and a sum by which the base mass of a test from below may be too small.
+
+        The masses from below are made too small for delta; the false positive rate of a test must
+        not be.
+        """
+        factor = extra = 0.0
+        for mean, rounds in self.parts:
+            law = mean_law(mean, self.half, self.budget)
+            factor += 2.1 * rounds * law.mass_error
+            extra += rounds * max(law.cut.values())
+        return math.exp(factor), extra
 
     def _one(self, direction: Direction) -> dict[Side, Curve]:
         mean = self.parts[0][0]

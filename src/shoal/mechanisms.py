@@ -12,9 +12,9 @@ The *crowd* says what is assumed about the vectors of everybody else:
 - `"any"` (default): nothing. The guarantee is the local one: it holds for the user's own report
   (and the coin that decides whether there is one) seen in the clear, and shuffling with others'
   reports is post-processing of that. Amplification by the crowd is not counted.
-- `"identical"`: all others hold the vector that the moved user held before the move. This is
-  assumed "w.l.o.g." in Liew and Takahashi (2022), but it is an assumption: crowds exist that hide a
-  user less. The results are exact for it.
+- `"identical"`: all others hold one and the same vector, the one that the moved user holds in Q and
+  departs from in P (for zero-out, the zero vector). This is assumed "w.l.o.g." in Liew and Takahashi
+  (2022), but it is an assumption: crowds exist that hide a user less. The results are exact for it.
 
 Several rounds are composed adaptively: the server may choose what it asks next from all it has
 seen. Every number covers both directions, D(P||Q) and D(Q||P).
@@ -183,7 +183,7 @@ class _Crowded:
     @property
     def assumption(self) -> str:
         if self.crowd == "identical":
-            return "all other users hold the vector that the moved user held (the paper's idealised crowd)"
+            return "all other users hold one vector, from which the moved user's departs (the paper's idealised crowd)"
         return "nothing about other users' vectors (local guarantee: shuffling is post-processing)"
 
     def _round(self, scale: float, users: int, rate: float, weight: float) -> MeanRatio:
@@ -319,8 +319,9 @@ class BallsAndBins(Mechanism):
     A trusted server puts each example into one of the `bins` batches uniformly at random, and
     publishes each batch's sum of clipped gradients plus `N(0, (C sigma)^2 I)`. One round is one
     epoch. Who sees what: the public sees all `bins` noisy sums. Who is trusted: the server that
-    holds the data. The ratio is that of `Shuffle` with `users=bins`; here it is the true worst case,
-    for zero-out adjacency only, and needs no assumption on other examples.
+    holds the data. Q is the law without the example, P with it. The ratio is that of `Shuffle` with
+    `users=bins`; here it is the true worst case, for zero-out adjacency only, and needs no
+    assumption on other examples.
 
     >>> BallsAndBins(bins=1_000, sigma=1.0).epsilon(delta=1e-6).upper < 2.0
     True

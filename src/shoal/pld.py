@@ -52,7 +52,8 @@ _HEAVY = 0.7
 def _gaussian_delta(width: float, epsilon: float) -> Interval:
     """`Phi(r/2 - eps/r) - e^eps Phi(-r/2 - eps/r)` (Balle and Wang 2018, theorem 8), r = width."""
     first = math.exp(float(special.log_ndtr(width / 2.0 - epsilon / width)))
-    second = math.exp(epsilon + float(special.log_ndtr(-width / 2.0 - epsilon / width)))
+    # e^eps Phi(-r/2 - eps/r) is at most 1; rounding of large logarithms must not make it overflow.
+    second = math.exp(min(0.0, epsilon + float(special.log_ndtr(-width / 2.0 - epsilon / width))))
     # Arguments are exact to 2u, so the logarithms to 4u (1 + a^2), as is their difference from rounding.
     worst = 2.0 + (width / 2.0 + epsilon / width) ** 2 + epsilon
     error = 16.0 * _UNIT * worst * (first + second)
@@ -308,8 +309,10 @@ def _power(rounds: Composition, direction: Direction, fpr: float) -> Interval:
     upper = float(np.min(fpr * np.exp(np.minimum(epsilon, 700.0)) + delta, initial=1.0))
     epsilon, delta = there["upper"].points()
     upper = min(upper, float(np.min(1.0 - np.exp(-epsilon) * (1.0 - fpr - delta), initial=1.0)))
+    factor, extra = rounds.test_error()
     base, top = here["lower"].masses()
     other_base, other_top = there["lower"].masses()
+    base, other_base = (mass * factor + extra for mass in (base, other_base))
     false = np.clip(np.concatenate([[0.0, 1.0], base, 1.0 - other_top]), 0.0, 1.0)
     true = np.clip(np.concatenate([[0.0, 1.0], top, 1.0 - other_base]), 0.0, 1.0)
     order = np.lexsort((true, false))

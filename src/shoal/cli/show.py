@@ -74,9 +74,11 @@ def guarantee(m: Mechanism, epsilon: str, delta: str, rounds: int, method: str, 
         how = "Rényi DP, an upper bound"
     elif bracket.width <= 0.1 * bracket.upper:
         off = bracket.width / bracket.upper if bracket.upper else 0.0
-        how = f"certified, within {rounded(off, digits=2)} (relative) of the truth"
-    else:
+        how = f"certified, within {rounded(off, digits=2)} (relative) of the truth" if off else "certified, exact"
+    elif bracket.lower > 0.0:
         how = f"certified; no analysis can go below {rounded(bracket.lower, 'down')}"
+    else:
+        how = "certified upper bound"
     times = "one round" if rounds == 1 else f"{rounds:,} rounds together"
     return (
         f"{times[0].upper()}{times[1:]} of {m.label} ({settings(m)}) {'is' if rounds == 1 else 'are'} "
