@@ -170,6 +170,19 @@ def test_interval():
     assert x.width == pytest.approx(0.1)
 
 
+@pytest.mark.parametrize("spec", [".3f", ".1g", ".2e", ".0f", "10.4f", ",.2f", ".1%", ""])
+def test_intervals_are_printed_outwards(spec):
+    """Rounding to nearest would print an upper bound that is too small."""
+    for value in (0.12341, 0.99999, 1234.5678, 3e-9, 0.5):
+        low, high = f"{Interval(lower=value, upper=value):{spec}}"[1:-1].rsplit(", ", 1)
+        factor = 0.01 if spec.endswith("%") else 1.0
+        low, high = (float(t.replace(",", "").rstrip("%")) * factor for t in (low, high))
+        assert low <= value * (1 + 1e-15)
+        assert high >= value * (1 - 1e-15)
+    assert f"{Interval(lower=0.1239, upper=0.1241):.3f}" == "[0.123, 0.125]"
+    assert f"{Interval(lower=0.0, upper=float('inf')):.3f}" == "[0.000, inf]"
+
+
 def test_public_names():
     assert set(shoal.__all__) <= set(dir(shoal)) | {"__version__"}
     assert len(shoal.__all__) <= 16

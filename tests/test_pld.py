@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
-from shoal import compose, moments, pld
+from shoal import Shuffle, compose, moments, pld
 from shoal.interval import Interval
 from shoal.ratio import MeanRatio, Ratio
 
@@ -156,8 +156,8 @@ def test_privacy_is_monotone_in_users_scale_and_rounds() -> None:
 
 def test_one_law_answers_many_questions() -> None:
     mean = described(1000, 1.0)
-    curve = pld.epsilon_curve(mean, [1, 10, 100], 1e-6)
-    assert curve == [epsilon(mean, 1e-6, t) for t in (1, 10, 100)]
+    curve = Shuffle(users=1000, sigma=1.0, crowd="identical").epsilon(delta=1e-6, rounds=[1, 10, 100])
+    assert curve.tolist() == [epsilon(mean, 1e-6, t) for t in (1, 10, 100)]
     many = pld.epsilons(((mean, 10),), [1e-3, 1e-6, 1e-9])
     assert [i.lower for i in many] == sorted(i.lower for i in many)
 

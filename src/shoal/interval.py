@@ -40,8 +40,26 @@ class Interval:
         return self.lower <= value <= self.upper
 
     def __format__(self, spec: str) -> str:
-        return f"[{self.lower:{spec}}, {self.upper:{spec}}]"
+        """Both ends in the given format, rounded outwards: a bound stays a bound when it is printed."""
+        return f"[{_outwards(self.lower, spec, -1.0)}, {_outwards(self.upper, spec, 1.0)}]"
 
     @property
     def width(self) -> float:
         return self.upper - self.lower
+
+
+def _outwards(value: float, spec: str, side: float) -> str:
+    """The number in a format, moved up (side 1) or down (-1) where the format rounds the other way."""
+    text = format(value, spec)
+    gap = side * (value - _read(text))
+    moved = value
+    while side * (_read(text) - value) < 0.0:
+        moved += side * gap
+        gap *= 2.0
+        text = format(moved, spec)
+    return text
+
+
+def _read(text: str) -> float:
+    number = text.strip().replace(",", "").replace("_", "")
+    return float(number[:-1]) / 100.0 if number.endswith("%") else float(number)

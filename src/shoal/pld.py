@@ -220,13 +220,6 @@ def epsilons(
     return _refined(parts, accuracy, answer)
 
 
-def epsilon_curve(
-    mean: MeanRatio, rounds: Sequence[int], delta: float, accuracy: float = ACCURACY, *, direction: Question = "worse"
-) -> list[Interval]:
-    """eps at one delta after each number of rounds: one law of a round, many compositions."""
-    return [epsilons(((mean, count),), [delta], accuracy, direction=direction)[0] for count in rounds]
-
-
 def deltas(
     parts: Parts, epsilons: Sequence[float], accuracy: float = ACCURACY, *, direction: Question = "worse"
 ) -> list[Interval]:

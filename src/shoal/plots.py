@@ -29,7 +29,6 @@ def draw(
     title: str,
     xlabel: str,
     ylabel: str,
-    mark: tuple[float, float] | None = None,
 ) -> Path:
     """Write a picture of the lines (PNG, SVG or PDF by the file's ending) and return its path.
 
@@ -55,8 +54,6 @@ def draw(
             axes.plot(line.x, line.upper, color=colour, linestyle=dash, linewidth=2, marker=marker, label=line.label)
             if line.lower is not None:
                 axes.fill_between(line.x, line.lower, line.upper, color=colour, alpha=0.25, linewidth=0)
-        if mark is not None:
-            axes.plot(*mark, marker="o", color="black", linestyle="none", markersize=7)
         if all(x > 0 for line in lines for x in line.x):
             axes.set_xscale("log")
             axes.xaxis.set_major_formatter(ticker.FuncFormatter(_tick))
