@@ -14,6 +14,7 @@ RANKS = [
     {"_validate"},
     {"interval"},
     {"ratio"},
+    {"levels"},
     {"moments"},
     {"law"},
     {"rdp"},

@@ -57,7 +57,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -65,6 +64,7 @@ import numpy as np
 from scipy import special
 
 from shoal._validate import FloatArray
+from shoal.levels import Cells, Share, added, deposit, rebased
 from shoal.ratio import MeanRatio, Ratio
 
 Side = Literal["upper", "lower"]
@@ -84,15 +84,28 @@ _REACH = 16.0
 """Level 0 reaches to between half and all of this many mean absolute deviations."""
 
 
+class _Values:
+    """Sharing keeps the mean of the values; the moment is the first one, about the lattice point."""
+
+    def shares(self, offset: FloatArray | float, width: FloatArray | float) -> tuple[Share, Share]:
+        right = offset / width
+        left = 1.0 - right
+        return Share(left, left, left * offset), Share(right, right, right * (offset - width))
+
+    def moment_of_sum(self, a: FloatArray, a_moment: FloatArray, b: FloatArray, b_moment: FloatArray) -> FloatArray:
+        both: FloatArray = np.convolve(a, b_moment) + np.convolve(a_moment, b)
+        return both
+
+
+_RULE = _Values()
+
+
 @dataclass(frozen=True, kw_only=True)
-class _Sum:
-    """The sum X of `users` ratios: row k of `mass` and `moment` is level k, index i + N is point i."""
+class _Sum(Cells):
+    """The sum X of `users` ratios, y = X - centre."""
 
     users: int
     centre: float
-    base: int
-    mass: FloatArray
-    moment: FloatArray
     cut_q: float = 0.0
     cut_p: float = 0.0
     shift: float = 0.0
@@ -100,59 +113,6 @@ class _Sum:
     stretch: float = 0.0
     blur: float = 0.0
     jitter: float = 0.0
-
-    @property
-    def half(self) -> int:
-        return int(self.mass.shape[1]) // 2
-
-    def spacing(self, level: int = 0) -> float:
-        return math.ldexp(1.0, self.base + level)
-
-    def points(self) -> FloatArray:
-        """y = X - centre of every cell."""
-        spacings = np.ldexp(1.0, self.base + np.arange(len(self.mass)))
-        every: FloatArray = spacings[:, None] * np.arange(-self.half, self.half + 1.0)
-        return every
-
-
-def _coarsen(mass: FloatArray, moment: FloatArray, spacing: float) -> tuple[FloatArray, FloatArray]:
-    """The same measure on the even points: each odd point gives half of itself to either side.
-
-    Both arrays start and end with an even point. The mass is a spread of what it was; with the
-    moments, which keep where it came from, a contraction.
-    """
-    p, q = mass[0::2].copy(), moment[0::2].copy()
-    odd, odd_moment = 0.5 * mass[1::2], 0.5 * moment[1::2]
-    p[:-1] += odd
-    p[1:] += odd
-    q[:-1] += odd_moment + odd * spacing
-    q[1:] += odd_moment - odd * spacing
-    return p, q
-
-
-def _deposit(
-    y: FloatArray, mass: FloatArray, moment: FloatArray, half: int, base: int
-) -> tuple[FloatArray, FloatArray]:
-    """Atoms at y, with first moments about y, shared by the lattice points on either side."""
-    spacing = math.ldexp(1.0, base)
-    _, exponent = np.frexp(np.abs(y) / (half * spacing))
-    # frexp gives |y| = f 2^e h N with f in [1/2, 1); f = 1/2 exactly still fits one level lower.
-    level = np.maximum(exponent, 0)
-    level -= (level > 0) & (np.abs(y) <= np.ldexp(half * spacing, level - 1))
-    width = np.ldexp(1.0, base + level)
-    scaled = y / width
-    left = np.minimum(np.floor(scaled), half - 1.0)
-    share = scaled - left
-    offset = share * width
-    levels = int(level.max()) + 1
-    columns = 2 * half + 1
-    index = level * columns + left.astype(np.int64) + half
-    size = levels * columns
-    p, q = np.zeros(size), np.zeros(size)
-    for where, part, gap in ((index, 1.0 - share, offset), (index + 1, share, offset - width)):
-        p += np.bincount(where, part * mass, size)
-        q += np.bincount(where, part * (moment + mass * gap), size)
-    return p.reshape(levels, columns), q.reshape(levels, columns)
 
 
 def _edges(centre: float, half: int, base: int, low: float, high: float) -> FloatArray:
@@ -191,7 +151,7 @@ def _one(ratio: Ratio, half: int, users: int, budget: float) -> _Sum:
     masses = np.concatenate([q_mass, rate * beyond])
     if rate < 1.0:
         y, masses = np.append(y, 1.0 - centre), np.append(masses, 1.0 - rate)
-    mass, moment = _deposit(y, masses, np.zeros_like(masses), half, base)
+    mass, moment = deposit(_RULE, y, masses, np.zeros_like(masses), half, base)
     beyond_p = special.ndtr([z_low - 1.0 / s, 1.0 / s - z_high])
     return _Sum(
         users=1, centre=centre, base=base, mass=mass, moment=moment,
@@ -203,86 +163,6 @@ def _one(ratio: Ratio, half: int, users: int, budget: float) -> _Sum:
         mass_error=(16.0 * half * (2.0 + float(np.abs(exponents).max())) + 1024.0) * _UNIT,
         blur=64.0 * (1.0 + float(np.abs(exponents).max())) * _UNIT,
     )  # fmt: skip
-
-
-def _nonzero(mass: FloatArray) -> slice:
-    where = np.flatnonzero(mass)
-    return slice(int(where[0]), int(where[-1]) + 1) if where.size else slice(0, 0)
-
-
-def _halves(mass: FloatArray, level: int) -> Iterator[slice]:
-    """The runs of a level that can hold mass: above level 0 its middle is empty."""
-    middle = len(mass) // 2
-    for run in [slice(0, len(mass))] if level == 0 else [slice(0, middle), slice(middle, len(mass))]:
-        inner = _nonzero(mass[run])
-        if inner.stop:
-            yield slice(run.start + inner.start, run.start + inner.stop)
-
-
-def _padded(pair: tuple[FloatArray, FloatArray], half: int) -> tuple[FloatArray, FloatArray]:
-    """Arrays over the points -N/2..N/2 as arrays over -N..N."""
-    first, second = np.zeros(2 * half + 1), np.zeros(2 * half + 1)
-    inside = slice(half // 2, half // 2 + half + 1)
-    first[inside], second[inside] = pair
-    return first, second
-
-
-def _convolve_levels(a: _Sum, b: _Sum) -> tuple[list[FloatArray], list[FloatArray]]:
-    """Masses and moments of the sum, level by level, on points -2N..2N of each."""
-    half, columns = a.half, 2 * a.half + 1
-    levels = max(len(a.mass), len(b.mass))
-    same = a is b
-    zeros = np.zeros(columns)
-    masses, moments = [], []
-    below = [(zeros, zeros), (zeros, zeros)]
-    for k in range(levels):
-        rows = [(x.mass[k], x.moment[k]) if k < len(x.mass) else (zeros, zeros) for x in (a, b)]
-        (pa, qa), (pb, qb) = rows
-        (ca, da), (cb, db) = below[0], below[-1]
-        terms = [(pa, qa, pb + 2.0 * cb, qb + 2.0 * db)] if same else [(pa, qa, pb + cb, qb + db), (pb, qb, ca, da)]
-        p, q = np.zeros(4 * half + 1), np.zeros(4 * half + 1)
-        for left_p, left_q, right_p, right_q in terms:
-            span = _nonzero(right_p)
-            if not span.stop:
-                continue
-            for run in _halves(left_p, k):
-                start = run.start + span.start
-                stop = start + (run.stop - run.start) + (span.stop - span.start) - 1
-                p[start:stop] += np.convolve(left_p[run], right_p[span])
-                q[start:stop] += np.convolve(left_p[run], right_q[span]) + np.convolve(left_q[run], right_p[span])
-        masses.append(p)
-        moments.append(q)
-        below = [
-            _padded(_coarsen(row_p + low_p, row_q + low_q, a.spacing(k)), half)
-            for (row_p, row_q), (low_p, low_q) in zip(rows[: 2 - same], below, strict=False)
-        ]
-    return masses, moments
-
-
-def _settle(masses: list[FloatArray], moments: list[FloatArray], base: int, half: int) -> tuple[FloatArray, FloatArray]:
-    """Move what lies beyond a level's reach up, what lies in its empty middle down (exactly)."""
-    inside = slice(half, 3 * half + 1)
-    k = 0
-    while k < len(masses):
-        outside = masses[k].copy()
-        outside[inside] = 0.0
-        if np.any(outside):
-            outside_moment = moments[k].copy()
-            outside_moment[inside] = 0.0
-            p, q = _coarsen(outside, outside_moment, math.ldexp(1.0, base + k))
-            if k + 1 == len(masses):
-                masses.append(np.zeros(4 * half + 1))
-                moments.append(np.zeros(4 * half + 1))
-            masses[k + 1][inside] += p
-            moments[k + 1][inside] += q
-        k += 1
-    settled = [np.stack([row[inside] for row in rows]) for rows in (masses, moments)]
-    middle = slice(half - half // 2 + 1, half + half // 2)
-    for k in range(len(masses) - 1, 0, -1):
-        for rows in settled:
-            rows[k - 1, 2 : 2 * half - 1 : 2] += rows[k, middle]
-            rows[k, middle] = 0.0
-    return settled[0], settled[1]
 
 
 def _order(a: _Sum, values: FloatArray, end: Literal["top", "bottom"]) -> FloatArray:
@@ -338,16 +218,7 @@ def _clip(a: _Sum, users: int, allowance: float) -> _Sum:
 
 def _rebase(a: _Sum, base: int) -> _Sum:
     """The same measure with a coarser level 0."""
-    mass, moment = a.mass, a.moment
-    quarter = a.half // 2
-    for exponent in range(a.base, base):
-        p, q = _coarsen(mass[0], moment[0], math.ldexp(1.0, exponent))
-        rows = []
-        for values, coarse in ((mass, p), (moment, q)):
-            upper = values[1:].copy() if len(values) > 1 else np.zeros((1, values.shape[1]))
-            upper[0, quarter : quarter + len(coarse)] += coarse
-            rows.append(upper)
-        mass, moment = rows
+    mass, moment = rebased(_RULE, a, base)
     error = a.mass_error + 4.0 * max(0, base - a.base) * _UNIT
     return replace(a, base=max(a.base, base), mass=mass, moment=moment, mass_error=error)
 
@@ -358,7 +229,7 @@ def _recentre(a: _Sum, centre: float, base: int) -> _Sum:
         return _rebase(a, base)
     occupied = a.mass > 0.0
     y = a.points()[occupied] + (a.centre - centre)
-    mass, moment = _deposit(y, a.mass[occupied], a.moment[occupied], a.half, base)
+    mass, moment = deposit(_RULE, y, a.mass[occupied], a.moment[occupied], a.half, base)
     return replace(
         a, centre=centre, base=base, mass=mass, moment=moment,
         mass_error=a.mass_error + (8.0 * a.half + 8.0) * _UNIT, blur=a.blur + 8.0 * _UNIT,
@@ -386,10 +257,9 @@ def _add(a: _Sum, b: _Sum) -> _Sum:
     if a is not b:
         b = _recentre(b, float(b.users) if a.centre else 0.0, a.base)
     users = a.users + b.users
-    masses, moments = _convolve_levels(a, b)
-    longest = 2 * a.half + 1 + 4 * len(masses) + 16
-    offset = max(_largest_offset(a), _largest_offset(b)) + 1.0
-    mass, moment = _settle(masses, moments, a.base, a.half)
+    longest = max(a.longest, b.longest)
+    offset = max(x.largest_offset(in_spacings=True) for x in (a, b)) + 1.0
+    mass, moment = added(_RULE, a, b)
     error = a.mass_error + b.mass_error + longest * _UNIT
     stretch = max(a.stretch, b.stretch)
     if users > _FEW:
@@ -397,7 +267,7 @@ def _add(a: _Sum, b: _Sum) -> _Sum:
     # A mean is off by `longest * u` of the offsets it is made of: relative to the spacing, which is
     # at most 2/N of |y| above level 0, and absolute in level 0; and |y_1| + |y_2| <= X + 2 users.
     relative = 4.0 * longest * _UNIT * offset / a.half
-    jitter = a.jitter + b.jitter + 2.0 * longest * _UNIT * offset * a.spacing()
+    jitter = a.jitter + b.jitter + 2.0 * longest * _UNIT * offset * math.ldexp(1.0, a.base)
     return _Sum(
         users=users, centre=a.centre + b.centre, base=a.base, mass=mass, moment=moment,
         cut_q=a.cut_q + b.cut_q,
@@ -410,13 +280,6 @@ def _add(a: _Sum, b: _Sum) -> _Sum:
 def _stretched(stretch: float, mass_error: float) -> float:
     """The lemma: what a relative error of the masses adds to the stretch."""
     return stretch + 8.0 * mass_error * (1.0 + stretch) * (1.0 + 1e-6)
-
-
-def _largest_offset(a: _Sum) -> float:
-    """The largest |q / p| of a cell, in units of its spacing."""
-    occupied = a.mass > 0.0
-    spacings = np.broadcast_to(np.ldexp(1.0, a.base + np.arange(len(a.mass)))[:, None], a.mass.shape)
-    return float(np.max(np.abs(a.moment[occupied]) / (a.mass[occupied] * spacings[occupied])))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -452,8 +315,8 @@ class MeanLaw:
     mass_error: float
     absolute: bool
 
-    def pair(self, side: Side, direction: Direction) -> Pair:
-        """One side of the law as a pair, all errors included."""
+    def log_ratio(self, side: Side, direction: Direction) -> FloatArray:
+        """log S of every atom on one side, moved by all that its position may be off; -infinity for S = 0."""
         sign = 1.0 if side == "upper" else -1.0
         towards = sign if direction == "forward" else -sign
         loss = self.loss[side]
@@ -467,7 +330,13 @@ class MeanLaw:
         move = stretch * gap + towards * (error + rounding)
         # A point moved to 0 or below is a point at 0: loss -infinity.
         with np.errstate(divide="ignore"):
-            loss = loss + np.log1p(np.maximum(move / ratio, -1.0))
+            moved: FloatArray = loss + np.log1p(np.maximum(move / ratio, -1.0))
+        return moved
+
+    def pair(self, side: Side, direction: Direction) -> Pair:
+        """One side of the law as a pair, all errors included."""
+        sign = 1.0 if side == "upper" else -1.0
+        loss = self.log_ratio(side, direction)
         mass = self.mass * (1.0 + sign * self.mass_error)
         order = np.argsort(loss)
         loss, mass = loss[order], mass[order]
