@@ -60,8 +60,11 @@ Parts = tuple[tuple[MeanRatio, int], ...]
 SIDES: tuple[Side, Side] = ("upper", "lower")
 
 _UNIT = 2.0**-53
-_REACH = 16.0
+_REACH = 6.0
 """Level 0 reaches to between half and all of this many typical distances from the centre."""
+
+_LARGE = 8.0
+"""Where the grid reaches to such losses no eps of interest is so small that offsets are needed to see it."""
 
 _SMALL = 1e-280
 """More than all masses lost by underflow."""
@@ -131,8 +134,10 @@ def _middle(loss: FloatArray, mass: FloatArray) -> tuple[float, float]:
     """A good centre for the grid of these losses, and the scale of the distances from it.
 
     0 stays the centre while many rounds have loss 0 (nobody took part) or the losses surround it.
+    Losses of 0, up to rounding, need no resolution.
     """
-    away = loss != 0.0
+    size = np.abs(loss)
+    away = size > 1e-4 * float(mass @ size**2) / float(mass @ size)
     moved, some = loss[away], mass[away]
     mean = float(some @ moved) / float(some.sum())
     near, far = _scale(some, np.abs(moved - mean)), _scale(some, np.abs(moved))
@@ -226,6 +231,13 @@ def _drifted(a: _Losses) -> _Losses:
     return replace(a, moment=a.moment / factor, drift=a.drift + math.log(factor), relative=a.relative + 8.0 * _UNIT)
 
 
+def _suited(a: _Losses) -> _Losses:
+    """With `u + w` where losses are large: exact enough there, cheaper, and offsets could overflow."""
+    if math.ldexp(1.0, a.base + len(a.mass)) * a.half > _LARGE:
+        return _drifted(_whole(a))
+    return a
+
+
 def _together(a: _Losses, b: _Losses, allowance: float) -> _Losses:
     """The rounds of a and of b (b may be a: as many again)."""
     if a is not b:
@@ -246,17 +258,14 @@ def _together(a: _Losses, b: _Losses, allowance: float) -> _Losses:
         infinite=a.infinite + b.infinite, lost=a.lost + b.lost, relative=relative, jitter=jitter,
         slip=a.slip + b.slip + 2.0 * _UNIT * abs(a.centre + b.centre), drift=a.drift + b.drift,
     )  # fmt: skip
-    both = _fit(_clipped(both, allowance))
-    if math.ldexp(1.0, both.base + len(both.mass)) > 1.0:
-        both = _drifted(_whole(both))
-    return both
+    return _suited(_fit(_clipped(both, allowance)))
 
 
 @functools.lru_cache(maxsize=256)
 def _ladder(mean: MeanRatio, half: int, budget: float, direction: Direction, spare: float, rung: int) -> _Losses:
     """2^rung rounds; a round may lose `spare` of its top mass each time rounds are put together."""
     if rung == 0:
-        return _clipped(_round(mean, half, budget, direction), spare)
+        return _suited(_clipped(_round(mean, half, budget, direction), spare))
     below = _ladder(mean, half, budget, direction, spare, rung - 1)
     return _together(below, below, math.ldexp(spare, rung))
 
@@ -327,6 +336,11 @@ class Curve:
             return 0.0
         value = float(np.max(self.loss[sound] + np.log1p(x[sound])))
         return max(0.0, value - 4.0 * _UNIT * abs(value))
+
+    def slope(self, epsilon: float, delta: float) -> float:
+        """`-d log(delta) / d eps`: the base mass above eps, times e^eps, over delta."""
+        place = min(int(np.searchsorted(self.loss, epsilon)), len(self.loss) - 1)
+        return float(self.base[place]) * math.exp(min(epsilon - float(self.loss[place]), 0.0)) / delta
 
     def points(self) -> tuple[FloatArray, FloatArray]:
         """Some eps >= 0 and the delta of each, from above."""
@@ -446,7 +460,7 @@ class Composition:
     def near_delta(self, direction: Direction, delta: float) -> dict[Side, Curve]:
         """Curves of both sides that are accurate where delta(eps) is the delta given or more."""
         # A millionth of delta, shared by the rounds, may be cut; in few steps, shared by questions.
-        spare = 10.0 ** (3.0 * math.floor((math.log10(delta / sum(rounds for _, rounds in self.parts)) - 7.0) / 3.0))
+        spare = 10.0 ** (6.0 * math.floor((math.log10(delta / sum(rounds for _, rounds in self.parts)) - 7.0) / 6.0))
         return self._curves(direction, max(self.budget, spare))
 
     def near_epsilon(self, direction: Direction, epsilon: float) -> dict[Side, Curve]:

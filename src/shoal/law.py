@@ -80,7 +80,7 @@ _FEW = 64
 _CONCENTRATED = 0.15
 """X_m is centred at m once its typical distance from m is below this part of m."""
 
-_REACH = 16.0
+_REACH = 6.0
 """Level 0 reaches to between half and all of this many mean absolute deviations."""
 
 

@@ -15,6 +15,7 @@ positive products: nothing cancels, far tails keep their relative accuracy. The 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -86,6 +87,11 @@ def in_order(values: FloatArray) -> FloatArray:
     return np.concatenate([values[:0:-1, :outer].ravel(), values[0], values[1:, -outer:].ravel()])
 
 
+@functools.lru_cache(maxsize=1024)
+def _halfway(rule: Rule, spacing: float) -> tuple[Share, Share]:
+    return rule.shares(spacing, 2.0 * spacing)
+
+
 def coarsen(rule: Rule, mass: FloatArray, moment: FloatArray, spacing: float) -> tuple[FloatArray, FloatArray]:
     """The same measure on the even points: each odd point is shared by its neighbours.
 
@@ -93,7 +99,7 @@ def coarsen(rule: Rule, mass: FloatArray, moment: FloatArray, spacing: float) ->
     """
     p, q = mass[0::2].copy(), moment[0::2].copy()
     odd, odd_moment = mass[1::2], moment[1::2]
-    left, right = rule.shares(spacing, 2.0 * spacing)
+    left, right = _halfway(rule, spacing)
     for inner, share in ((slice(None, -1), left), (slice(1, None), right)):
         p[inner] += share.mass * odd
         q[inner] += share.moment * odd_moment + share.lift * odd
@@ -145,7 +151,7 @@ def added(rule: Rule, a: Cells, b: Cells) -> tuple[FloatArray, FloatArray]:
 
 
 def _nonzero(mass: FloatArray) -> slice:
-    where = np.flatnonzero(mass)
+    where = mass.nonzero()[0]
     return slice(int(where[0]), int(where[-1]) + 1) if where.size else slice(0, 0)
 
 
@@ -173,7 +179,8 @@ def _convolve_levels(rule: Rule, a: Cells, b: Cells) -> tuple[list[FloatArray], 
     zeros = np.zeros(columns)
     masses, moments = [], []
     below = [(zeros, zeros), (zeros, zeros)]
-    for k in range(max(len(a.mass), len(b.mass))):
+    levels = max(len(a.mass), len(b.mass))
+    for k in range(levels):
         rows = [(x.mass[k], x.moment[k]) if k < len(x.mass) else (zeros, zeros) for x in (a, b)]
         (pa, qa), (pb, qb) = rows
         (ca, da), (cb, db) = below[0], below[-1]
@@ -190,6 +197,8 @@ def _convolve_levels(rule: Rule, a: Cells, b: Cells) -> tuple[list[FloatArray], 
                 q[start:stop] += rule.moment_of_sum(left_p[run], left_q[run], right_p[span], right_q[span])
         masses.append(p)
         moments.append(q)
+        if k + 1 == levels:
+            break
         spacing = math.ldexp(1.0, a.base + k)
         below = [
             _padded(coarsen(rule, row_p + low_p, row_q + low_q, spacing), half)
@@ -205,11 +214,9 @@ def _settle(
     inside = slice(half, 3 * half + 1)
     k = 0
     while k < len(masses):
-        outside = masses[k].copy()
-        outside[inside] = 0.0
-        if np.any(outside):
-            outside_moment = moments[k].copy()
-            outside_moment[inside] = 0.0
+        if masses[k][:half].any() or masses[k][3 * half + 1 :].any():
+            outside, outside_moment = masses[k].copy(), moments[k].copy()
+            outside[inside] = outside_moment[inside] = 0.0
             p, q = coarsen(rule, outside, outside_moment, math.ldexp(1.0, base + k))
             if k + 1 == len(masses):
                 masses.append(np.zeros(4 * half + 1))

@@ -192,6 +192,9 @@ def epsilons(
 ) -> list[Interval]:
     """eps at each delta, bracketed; `accuracy` is the relative width wanted.
 
+    Where delta is so close to the total variation distance that eps is nearly 0, and a relative change
+    of delta moves eps by a larger relative change, `accuracy` is meant as that of delta.
+
     Where the accuracy is not reached (or a scale is below the range of the law) the interval is
     wider, but valid: `interval.width` says what was reached.
     """
@@ -204,17 +207,24 @@ def epsilons(
     if not _in_range(parts) or min(asked) < DELTA_MIN:
         return caps
     budget = _budget(parts, min(asked))
+    left = [ways] * len(asked)
 
     def answer(half: int) -> list[_Answer]:
         together = Composition(parts=parts, half=half, budget=budget)
         found = []
-        for d, cap in zip(asked, caps, strict=True):
+        for place, (d, cap) in enumerate(zip(asked, caps, strict=True)):
             if together.total_variation() <= d:
                 found.append(_Answer(interval=Interval(lower=0.0, upper=0.0)))
                 continue
-            curves = [together.near_delta(way, d) for way in ways]
+            curves = [together.near_delta(way, d) for way in left[place]]
             each = [_ordered(c["lower"].epsilon(d), c["upper"].epsilon(d)) for c in curves]
-            found.append(_Answer(interval=_meet(_worst(each), cap)))
+            # A direction that is surely the better one need not be refined.
+            least = max(interval.lower for interval in each)
+            left[place] = tuple(w for w, i in zip(left[place], each, strict=True) if i.upper >= least)
+            bracket = _meet(_worst(each), cap)
+            # -d log(delta) / d log(eps), below 1 where delta is nearly the total variation distance
+            steep = max(c["upper"].slope(bracket.upper, d) for c in curves) * bracket.upper
+            found.append(_Answer(interval=bracket, slope=max(1.0, 1.0 / steep) if steep > 0.0 else 1.0))
         return found
 
     return _refined(parts, accuracy, answer)
