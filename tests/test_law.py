@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shoal import law
+from shoal import law, levels
 from shoal.law import mean_law
 from shoal.ratio import MeanRatio, Ratio
 
@@ -108,7 +108,7 @@ def test_what_is_cut_off_is_counted() -> None:
 def test_coarsening_keeps_mass_and_mean() -> None:
     rng = np.random.default_rng(1)
     mass, moment, points = rng.random(65), 0.1 * rng.standard_normal(65), np.arange(-32.0, 33.0)
-    p, q = law._coarsen(mass, moment, 1.0)
+    p, q = levels.coarsen(law._RULE, mass, moment, 1.0)
     assert p.sum() == pytest.approx(mass.sum(), rel=1e-14)
     assert p @ points[::2] == pytest.approx(mass @ points, rel=1e-12)
     assert p @ points[::2] + q.sum() == pytest.approx(mass @ points + moment.sum(), rel=1e-12)
@@ -120,13 +120,13 @@ def test_breaking_the_safe_side_is_noticed(wrong: str, monkeypatch: pytest.Monke
     kind = (60_000, 9.48, 1.0, 1.0)
     if wrong == "left":
 
-        def unfair(mass: Any, moment: Any, spacing: float) -> Any:
+        def unfair(rule: Any, mass: Any, moment: Any, spacing: float) -> Any:
             p, q = mass[0::2].copy(), moment[0::2].copy()
             p[:-1] += mass[1::2]
             q[:-1] += moment[1::2] + mass[1::2] * spacing
             return p, q
 
-        monkeypatch.setattr(law, "_coarsen", unfair)
+        monkeypatch.setattr(levels, "coarsen", unfair)
     exact = mean_law.__wrapped__(described(*kind), 128, BUDGET)
     if wrong == "means":
         exact.loss["upper"] = exact.loss["lower"]

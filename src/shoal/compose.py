@@ -38,7 +38,7 @@ every delta to the same relative accuracy, at delta = 1e-12 as well as at 0.1.
    what rounding of masses and of sums does to products that hold an offset.
 4. Positions are within `slip` of exact ones: an atom is 4u (|loss| + |centre|) off when it is put on
    a grid. Losses are moved by that much in the end.
-5. Underflow: all masses below 1e-290 together are charged as 1e-280.
+5. Underflow: all masses below 1e-260 together are charged as 1e-250, each time.
 """
 
 from __future__ import annotations
@@ -46,16 +46,40 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
+from typing import Literal, Protocol
 
 import numpy as np
 
 from shoal._validate import FloatArray
 from shoal.law import Direction, Pair, Side, mean_law
 from shoal.levels import Cells, Share, added, deposit, in_order, rebased
-from shoal.ratio import MeanRatio
+from shoal.ratio import MeanRatio, Ratio
 
-Parts = tuple[tuple[MeanRatio, int], ...]
+
+class Round(Protocol):
+    """A round that is not the mean of one ratio, but knows how to make its pairs."""
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def ratio(self) -> Ratio: ...
+
+    @property
+    def users(self) -> int: ...
+
+    @property
+    def weight(self) -> float: ...
+
+    def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair: ...
+
+    def test_error(self, half: int, budget: float) -> tuple[float, float]: ...
+
+
+Parts = tuple[tuple[MeanRatio | Round, int], ...]
 """Different rounds and how often each is run."""
+
+Source = Literal["both", "upper", "lower"]
+"""Cells of both sides together, or of one whose offsets are 0."""
 
 SIDES: tuple[Side, Side] = ("upper", "lower")
 
@@ -66,7 +90,7 @@ _REACH = 6.0
 _LARGE = 8.0
 """Where the grid reaches to such losses no eps of interest is so small that offsets are needed to see it."""
 
-_SMALL = 1e-280
+_SMALL = 1e-250
 """More than all masses lost by underflow."""
 
 
@@ -122,6 +146,11 @@ class _Losses(Cells):
     slip: float
     drift: float = 0.0
 
+    @property
+    def offset(self) -> float:
+        """The largest |w / u|, also of what is shared once more on the coarsest level."""
+        return self.largest_offset(in_spacings=False) + 2.0 * math.ldexp(1.0, self.base + len(self.mass))
+
 
 def _scale(mass: FloatArray, distance: FloatArray) -> float:
     """1.2 times the median distance of the mass: about the mean one of a normal law, whatever is rare and far."""
@@ -137,6 +166,8 @@ def _middle(loss: FloatArray, mass: FloatArray) -> tuple[float, float]:
     Losses of 0, up to rounding, need no resolution.
     """
     size = np.abs(loss)
+    if not np.any(size):
+        return 0.0, 1.0
     away = size > 1e-4 * float(mass @ size**2) / float(mass @ size)
     moved, some = loss[away], mass[away]
     mean = float(some @ moved) / float(some.sum())
@@ -151,27 +182,32 @@ def _base(scale: float, half: int) -> int:
 
 
 @functools.lru_cache(maxsize=64)
-def _round(mean: MeanRatio, half: int, budget: float, direction: Direction) -> _Losses:
+def _round(mean: MeanRatio | Round, half: int, budget: float, direction: Direction, source: Source) -> _Losses:
     """One round on the grid."""
-    law = mean_law(mean, half, budget)
-    above, below = (law.log_ratio(side, direction) for side in SIDES)
-    there = above > -np.inf
-    forward = direction == "forward"
-    # S = 0 from above: no top mass forward, all of it at an infinite loss in reverse.
-    extra = 0.0 if forward else float(law.mass[~there].sum()) * (1.0 + 1e-9)
-    above, below, mass = above[there], below[there], law.mass[there]
-    loss = above if forward else -above
-    u = mass * np.exp(above) if forward else mass
+    if isinstance(mean, MeanRatio) and source == "both":
+        law = mean_law(mean, half, budget)
+        above, below = (law.log_ratio(side, direction) for side in SIDES)
+        there = above > -np.inf
+        reverse = direction == "reverse"
+        # S = 0 from above: no top mass forward, all of it at an infinite loss in reverse.
+        extra = float(law.mass[~there].sum()) * (1.0 + 1e-9) if reverse else 0.0
+        above, below, mass = above[there], below[there], law.mass[there]
+        loss, u = (-above, mass) if reverse else (above, mass * np.exp(above))
+        w, infinite, lost = u * np.expm1(below - above), law.cut[direction] + extra, law.cut[direction]
+        relative = law.mass_error
+    else:
+        pair = _pair(mean, half, budget, "lower" if source == "lower" else "upper", direction)
+        loss, u, w, infinite, lost = pair.loss, pair.top, np.zeros_like(pair.top), pair.infinite, -pair.infinite
+        relative = 0.0
     centre, scale = _middle(loss, u)
-    rule = _LossRule(direction=direction)
-    base = _base(scale, half)
-    masses, moments = deposit(rule, loss - centre, u, u * np.expm1(below - above), half, base)
+    rule, base = _LossRule(direction=direction), _base(scale, half)
+    masses, moments = deposit(rule, loss - centre, u, w, half, base)
     cells = _Losses(
         base=base, mass=masses, moment=moments, rule=rule, centre=centre,
-        infinite=law.cut[direction] + extra + _SMALL, lost=law.cut[direction] + _SMALL,
-        relative=law.mass_error + 64.0 * _UNIT, jitter=0.0, slip=4.0 * _UNIT * (float(np.abs(loss).max()) + abs(centre)),
+        infinite=infinite + _SMALL, lost=lost + _SMALL, relative=relative + 64.0 * _UNIT, jitter=0.0,
+        slip=4.0 * _UNIT * (float(np.abs(loss).max()) + abs(centre)),
     )  # fmt: skip
-    return replace(cells, jitter=64.0 * _UNIT * cells.largest_offset(in_spacings=False))
+    return replace(cells, jitter=64.0 * _UNIT * cells.offset)
 
 
 def _clipped(a: _Losses, allowance: float) -> _Losses:
@@ -194,7 +230,7 @@ def _rebase(a: _Losses, base: int) -> _Losses:
     mass, moment = rebased(a.rule, a, base)
     steps = 16.0 * (base - a.base) * _UNIT
     moved = replace(a, base=base, mass=mass, moment=moment, relative=a.relative + steps)
-    return replace(moved, jitter=a.jitter + steps * moved.largest_offset(in_spacings=False))
+    return replace(moved, jitter=a.jitter + steps * moved.offset)
 
 
 def _fit(a: _Losses) -> _Losses:
@@ -210,7 +246,7 @@ def _fit(a: _Losses) -> _Losses:
             a, base=base, mass=mass, moment=moment, centre=a.centre + centre, slip=slip,
             relative=a.relative + 64.0 * _UNIT,
         )  # fmt: skip
-        return replace(a, jitter=a.jitter + 64.0 * _UNIT * a.largest_offset(in_spacings=False))
+        return replace(a, jitter=a.jitter + 64.0 * _UNIT * a.offset)
     return _rebase(a, _base(scale, a.half))
 
 
@@ -218,7 +254,7 @@ def _whole(a: _Losses) -> _Losses:
     """`u + w` in the place of w, on the safe side of its error."""
     if a.rule.whole:
         return a
-    error = a.jitter * a.mass
+    error = a.jitter * a.mass + a.relative * np.abs(a.moment)
     moment = a.mass + a.moment + (error if a.rule.direction == "reverse" else -error)
     return replace(a, rule=replace(a.rule, whole=True), moment=np.maximum(moment, 0.0), jitter=0.0)
 
@@ -247,10 +283,9 @@ def _together(a: _Losses, b: _Losses, allowance: float) -> _Losses:
             a, b = _whole(a), _whole(b)
     mass, moment = added(a.rule, a, b)
     step = (max(a.longest, b.longest) + 64.0) * _UNIT
-    relative, offsets = a.relative + b.relative + step, [x.largest_offset(in_spacings=False) for x in (a, b)]
-    one, other = offsets
-    jitter = 0.0
+    relative, jitter = a.relative + b.relative + step, 0.0
     if not a.rule.whole:
+        one, other = a.offset, b.offset
         jitter = a.jitter * (1.0 + other) + b.jitter * (1.0 + one) + a.jitter * b.jitter
         jitter += 1.01 * relative * (one + other + one * other)
     both = _Losses(
@@ -261,27 +296,33 @@ def _together(a: _Losses, b: _Losses, allowance: float) -> _Losses:
     return _suited(_fit(_clipped(both, allowance)))
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Look:
+    """How rounds are looked at; each loses up to `spare` of its top mass each time rounds are put together."""
+
+    half: int
+    budget: float
+    direction: Direction
+    spare: float
+    source: Source
+
+
 @functools.lru_cache(maxsize=256)
-def _ladder(mean: MeanRatio, half: int, budget: float, direction: Direction, spare: float, rung: int) -> _Losses:
-    """2^rung rounds; a round may lose `spare` of its top mass each time rounds are put together."""
+def _ladder(mean: MeanRatio | Round, look: _Look, rung: int) -> _Losses:
+    """2^rung rounds."""
     if rung == 0:
-        return _suited(_clipped(_round(mean, half, budget, direction), spare))
-    below = _ladder(mean, half, budget, direction, spare, rung - 1)
-    return _together(below, below, math.ldexp(spare, rung))
+        return _suited(_clipped(_round(mean, look.half, look.budget, look.direction, look.source), look.spare))
+    below = _ladder(mean, look, rung - 1)
+    return _together(below, below, math.ldexp(look.spare, rung))
 
 
 @functools.lru_cache(maxsize=64)
-def _composed(parts: Parts, half: int, budget: float, direction: Direction, spare: float) -> _Losses:
+def _read(parts: Parts, look: _Look) -> dict[Side, Curve]:
     """All rounds: the ladders' rungs, from those that spread least."""
-    pieces = [
-        _ladder(mean, half, budget, direction, spare, rung)
-        for mean, rounds in parts
-        for rung in range(rounds.bit_length())
-        if rounds >> rung & 1
-    ]
-    pieces.sort(key=lambda piece: piece.base)
-    allowance = spare * max(rounds for _, rounds in parts)
-    return functools.reduce(lambda a, b: _together(a, b, allowance), pieces)
+    bits = [(mean, rung) for mean, rounds in parts for rung in range(rounds.bit_length()) if rounds >> rung & 1]
+    pieces = sorted((_ladder(mean, look, rung) for mean, rung in bits), key=lambda piece: piece.base)
+    allowance = look.spare * max(rounds for _, rounds in parts)
+    return _curves(functools.reduce(lambda a, b: _together(a, b, allowance), pieces))
 
 
 # Suffix sums, whose largest excess is delta
@@ -292,8 +333,8 @@ class Curve:
     """delta as a function of eps on one side and in one direction.
 
     `delta(eps) = max_J (gain_J - (e^(eps - loss_J) - 1) base_J) + infinite`, where on the side "upper"
-    `loss[J-1] < eps <= loss[J]` names the J of the maximum. From below `base` is off by at most
-    `rounding` of itself, and any J gives a bound.
+    `loss[J-1] < eps <= loss[J]` names the J of the maximum. From below any J gives a bound, and `blur` is
+    how far `base` may be off.
     """
 
     side: Side
@@ -301,7 +342,7 @@ class Curve:
     gain: FloatArray
     base: FloatArray
     infinite: float
-    rounding: float = 0.0
+    blur: FloatArray | float = 0.0
 
     def delta(self, epsilon: float) -> float:
         if self.side == "upper":
@@ -311,7 +352,7 @@ class Curve:
             excess = float(self.gain[place] - math.expm1(epsilon - self.loss[place]) * self.base[place])
         else:
             x = np.expm1(np.minimum(epsilon - self.loss, 700.0))
-            excess = float(np.max(self.gain - (x + self.rounding * np.abs(x)) * self.base))
+            excess = float(np.max(self.gain - x * self.base - np.abs(x) * self.blur))
         return min(1.0, max(0.0, max(excess, 0.0) + self.infinite))
 
     def epsilon(self, delta: float) -> float:
@@ -322,15 +363,17 @@ class Curve:
         if left >= 1.0:
             return 0.0
         if self.side == "upper":
-            # gain falls; the last J with gain > left is too low by less than one cell
-            place = len(self.gain) - int(np.searchsorted(self.gain[::-1], left, side="right"))
-            place = min(place, len(self.gain) - 1)
-            part = (left - float(self.gain[place])) / float(self.base[place])
+            # gain falls with J: eps lies in the cell below the first J at which it is small enough
+            place = min(len(self.gain) - int(np.searchsorted(self.gain[::-1], left, side="right")), len(self.gain) - 1)
+            part = max(0.0, (left - float(self.gain[place])) / float(self.base[place]) - 8.0 * _UNIT)
             value = float(self.loss[place]) + math.log1p(-part) if part < 1.0 else -math.inf
-            return max(0.0, value + 4.0 * _UNIT * abs(value)) if value > -math.inf else 0.0
+            if place:
+                value = max(value, float(self.loss[place - 1]))
+            return max(0.0, value + 4.0 * _UNIT * abs(value)) if value > 0.0 else 0.0
         excess = self.gain - left
-        base = self.base * (1.0 + self.rounding * np.sign(excess))
+        base = self.base + self.blur * np.sign(excess)
         x = np.divide(excess, base, out=np.full_like(excess, -1.0), where=base > 0.0)
+        x -= 8.0 * _UNIT * (1.0 + np.abs(x))
         sound = x > -1.0
         if not np.any(sound):
             return 0.0
@@ -349,8 +392,8 @@ class Curve:
 
     def masses(self) -> tuple[FloatArray, FloatArray]:
         """Base (too large) and top mass (too small) of the tests "loss >= L_J", from below."""
-        base = np.exp(-self.loss) * self.base * (1.0 + self.rounding)
-        return base, self.gain + self.base + self.infinite
+        base = np.exp(np.minimum(-self.loss, 700.0)) * (self.base + self.blur)
+        return base, self.gain + self.base - self.blur + self.infinite
 
 
 def _suffix(values: FloatArray) -> FloatArray:
@@ -388,11 +431,12 @@ def _one_round(pair: Pair) -> Curve:
     """The curve of a single round, from its atoms."""
     base = _discounted(pair.loss, pair.top)
     error = _reading(len(base))
-    factor = 1.0 + error if pair.side == "upper" else 1.0 - error
+    gain = _gains(pair.loss, base)
+    if pair.side == "upper":
+        gain, base, error = gain * (1.0 + error), base * (1.0 + error), 0.0
     return Curve(
-        side=pair.side, loss=pair.loss, gain=factor * _gains(pair.loss, base), base=factor * base if pair.side == "upper" else base,
-        infinite=pair.infinite, rounding=error,
-    )  # fmt: skip
+        side=pair.side, loss=pair.loss, gain=gain * (1.0 - error), base=base, infinite=pair.infinite, blur=error * base
+    )
 
 
 def _curves(rounds: _Losses) -> dict[Side, Curve]:
@@ -408,23 +452,17 @@ def _curves(rounds: _Losses) -> dict[Side, Curve]:
         side="upper", loss=loss + slip, gain=gain * (1.0 + error), base=base * (1.0 + error), infinite=rounds.infinite
     )
     loss = loss - slip - rounds.drift
-    if rounds.rule.direction == "forward":
-        above = _suffix(mass)
-        if rounds.rule.whole:
-            top = _suffix(offset)
-            gain = (top - base) - error * (top + base)
-        else:
-            gain = (1.0 - error) * gain + _suffix(offset) - rounds.jitter * above - error * _suffix(np.abs(offset))
+    reverse = rounds.rule.direction == "reverse"
+    if rounds.rule.whole:
+        top, base = (_suffix(mass), _discounted(loss, offset)) if reverse else (_suffix(offset), base)
+        gain, blur = top - base - error * (top + base), error * base
+    elif reverse:
+        extra, blur = _discounted(loss, offset), rounds.jitter * base + error * _discounted(loss, np.abs(offset))
+        gain, base, blur = (1.0 - error) * gain - extra - blur, base + extra, blur + error * base
     else:
-        wrong = error * _discounted(loss, np.abs(offset))
-        if rounds.rule.whole:
-            top, base = _suffix(mass), _discounted(loss, offset)
-            gain = (top - base) - error * (top + base)
-        else:
-            extra = _discounted(loss, offset)
-            gain = (1.0 - error) * gain - extra - rounds.jitter * base - wrong
-            base = base + extra + rounds.jitter * base + wrong
-    lower = Curve(side="lower", loss=loss, gain=gain, base=base, infinite=-rounds.lost, rounding=error)
+        wrong = rounds.jitter * _suffix(mass) + error * _suffix(np.abs(offset))
+        gain, blur = (1.0 - error) * gain + _suffix(offset) - wrong, error * base
+    lower = Curve(side="lower", loss=loss, gain=gain, base=base, infinite=-rounds.lost, blur=blur)
     return {"upper": upper, "lower": lower}
 
 
@@ -479,34 +517,42 @@ class Composition:
         """
         factor = extra = 0.0
         for mean, rounds in self.parts:
-            law = mean_law(mean, self.half, self.budget)
-            factor += 2.1 * rounds * law.mass_error
-            extra += rounds * max(law.cut.values())
+            if isinstance(mean, MeanRatio):
+                law = mean_law(mean, self.half, self.budget)
+                error, cut = law.mass_error, max(law.cut.values())
+            else:
+                error, cut = mean.test_error(self.half, self.budget)
+            factor += 2.1 * rounds * error
+            extra += rounds * cut
         return math.exp(factor), extra
 
     def _curves(self, direction: Direction, spare: float) -> dict[Side, Curve]:
         if self.is_one:
             mean = self.parts[0][0]
             return {side: _one_round(_pair(mean, self.half, self.budget, side, direction)) for side in SIDES}
-        return _read(self.parts, self.half, self.budget, direction, spare)
+        look = _Look(half=self.half, budget=self.budget, direction=direction, spare=spare, source="both")
+        if all(isinstance(mean, MeanRatio) for mean, _ in self.parts):
+            return _read(self.parts, look)
+        return {side: _read(self.parts, replace(look, source=side))[side] for side in SIDES}
 
 
 @functools.lru_cache(maxsize=64)
-def _pair(mean: MeanRatio, half: int, budget: float, side: Side, direction: Direction) -> Pair:
-    return mean_law(mean, half, budget).pair(side, direction)
+def _pair(mean: MeanRatio | Round, half: int, budget: float, side: Side, direction: Direction) -> Pair:
+    if isinstance(mean, MeanRatio):
+        return mean_law(mean, half, budget).pair(side, direction)
+    return mean.pair(half, budget, side, direction)
 
 
-@functools.lru_cache(maxsize=64)
-def _read(parts: Parts, half: int, budget: float, direction: Direction, spare: float) -> dict[Side, Curve]:
-    return _curves(_composed(parts, half, budget, direction, spare))
-
-
-def upper_lattice(mean: MeanRatio, half: int, direction: Direction, step: float) -> tuple[int, FloatArray, float]:
+def upper_lattice(
+    mean: MeanRatio | Round, half: int, direction: Direction, step: float
+) -> tuple[int, FloatArray, float]:
     """One round from above: index of the first loss, top masses of the losses, and mass at infinity."""
     pair = _pair(mean, half, 1e-24, "upper", direction)
     left = np.floor(pair.loss / step)
     below, above = _LossRule(direction=direction).shares(np.clip(pair.loss - left * step, 0.0, step), step)
     index = (left - left[0]).astype(np.int64)
     length = int(index[-1]) + 2
-    masses = np.bincount(index, below.mass * pair.top, length) + np.bincount(index + 1, above.mass * pair.top, length)
+    masses = np.zeros(length)
+    for where, share in ((index, below), (index + 1, above)):
+        masses += np.bincount(where, share.mass * pair.top, length)
     return int(left[0]), masses, pair.infinite

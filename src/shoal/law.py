@@ -13,12 +13,9 @@ Both orders survive sums of independent terms, so the sum X of n ratios is made 
 `X_2m = X_m + X_m'` and `X_m+1 = X_m + V`, in log2(n) convolutions of masses and of moments. Every
 mass is a sum of positive products: nothing cancels, far tails keep their relative accuracy.
 
-*The grid* has levels k = 0, 1, ... of spacing `h 2^k` (h a power of two, so that positions are
-exact); level k holds the positions with `N h 2^(k-1) < |y| <= N h 2^k`, y = X - centre. Convolution
-of a piece of level k with everything below it happens on the lattice of level k, after the finer
-pieces were coarsened (every odd point is shared by its two neighbours). The centre is 0 while S
-spreads over orders of magnitude (the resolution is then relative to X), and m once X_m is
-concentrated (it is then relative to X_m - m).
+*The grid* is that of `shoal.levels`, y = X - centre. The centre is 0 while S spreads over orders of
+magnitude (the resolution is then relative to X), and m once X_m is concentrated (it is then relative
+to X_m - m).
 
 *Errors.* Write u = 2^-53 and L for the longest sum of products.
 
@@ -47,7 +44,16 @@ concentrated (it is then relative to X_m - m).
    that was cut (`shift`).
 4. Round-off of the cells' means moves the points of the law from below by at most `blur S` while
    the centre is 0, `blur (1 + S)` after, plus `jitter` (the finest level).
-5. The ratio of one report enters as the nodes of 6-point Gauss-Legendre rules on panels that do
+5. Positions of nodes are off by `rho W`, rho = 2u (2 + |log W|), because of the exponential. Few users:
+   S is off by at most `rho S` (`rho (1 + S)` once centred), which is part of `blur`, and both sides move
+   by it. Many users: a lemma like the one above. If |B - A| <= rho (1 + |v|) wherever B differs from A
+   (v = A - E[A], |v| not counted where a report is exactly 1), then d <= rho (1 + E|v|) and the same
+   steps give that B - E[B] is below (1 + c)(A - E[A]) for `c >= 12 rho / E|v|`, E|v| that of a report
+   that takes part. A grid has its centre at 0 only for s < 12, where E|v| > 0.06, so that c = 200 rho
+   is enough; for a centre at 1 errors are relative to v and c = 4 rho is. What is charged is the
+   stretch of a mass error of `8 N rho`, N >= 64: 64 N rho. Moving the grid to the centre m is exact
+   but for points whose v is -m to 1 part in 2^26, and those are relative to v.
+6. The ratio of one report enters as the nodes of 6-point Gauss-Legendre rules on panels that do
    not cross lattice points and are at most 1/(z + 1/s + 5) wide, where the remainder
    `f^(12) w^13 (6!)^4 / (13 (12!)^3)` is below 1e-15 of the integral (the 12th derivative of
    `exp(-z^2/2 + z/s)` is at most (|z| + 1/s + 2.2)^12 times it).
@@ -158,8 +164,7 @@ def _one(ratio: Ratio, half: int, users: int, budget: float) -> _Sum:
         cut_q=rate * float(beyond.sum()) * (1 + 1e-9),
         cut_p=rate * float(beyond_p.sum()) * (1 + 1e-9),
         shift=rate * float(beyond_p.sum() + beyond.sum()) * (1 + 1e-9),
-        # A node is off by `exponent * u` of y, so at most N times that of a cell: that much of the
-        # mass is shared wrongly. Quadrature and density add less than 2^10 u.
+        # Quadrature and density add less than 2^10 u; the rest covers the positions of the nodes.
         mass_error=(16.0 * half * (2.0 + float(np.abs(exponents).max())) + 1024.0) * _UNIT,
         blur=64.0 * (1.0 + float(np.abs(exponents).max())) * _UNIT,
     )  # fmt: skip
@@ -322,7 +327,9 @@ class MeanLaw:
         loss = self.loss[side]
         ratio, gap = np.exp(loss), np.expm1(loss)
         stretch = self.stretch if side == "upper" else -self.stretch / (1.0 + self.stretch)
-        error = self.shift if side == "upper" else self.blur * (float(self.centred) + ratio) + self.jitter
+        blur = self.blur * (float(self.centred) + ratio)
+        # From above the positions of the nodes are all that is blurred; with a stretch, that covers them.
+        error = self.shift + (0.0 if self.stretch else blur) if side == "upper" else blur + self.jitter
         # S itself, and (where the law was centred) its mean
         rounding = 16.0 * _UNIT * (np.abs(gap) if self.absolute else ratio * (1.0 + np.abs(loss)))
         if self.stretch:

@@ -37,6 +37,8 @@ class Share(NamedTuple):
 class Rule(Protocol):
     """How atoms are shared by lattice points, and how moments multiply."""
 
+    def __hash__(self) -> int: ...
+
     def shares(self, offset: FloatArray | float, width: FloatArray | float) -> tuple[Share, Share]:
         """What the left and the right neighbour get of an atom `offset` above the left one."""
 
@@ -59,7 +61,7 @@ class Cells:
     @property
     def longest(self) -> int:
         """The most terms in a mass of a sum, and in the operations on it."""
-        return 2 * self.half + 1 + 4 * (len(self.mass) + 1) + 16
+        return 2 * self.half + 1 + 8 * (len(self.mass) + 1) + 16
 
     def spacings(self) -> FloatArray:
         """The spacing of each level, as a column."""

@@ -20,7 +20,7 @@ import numpy as np
 from scipy import special
 
 from shoal import _validate
-from shoal.compose import Composition, Parts, upper_lattice
+from shoal.compose import Composition, Parts, Round, upper_lattice
 from shoal.interval import Interval
 from shoal.law import SCALE_MIN, Direction
 from shoal.ratio import MeanRatio
@@ -34,6 +34,9 @@ _BOTH: tuple[Direction, Direction] = ("forward", "reverse")
 _UNIT = 2.0**-53
 _TINY = 5e-324
 """No delta of a report is 0: one too small for a double is reported as the smallest there is."""
+
+_CROSSING = 1e-12
+"""How far, in relative terms, bounds that are both exact may cross."""
 
 _HALVES = (256, 512, 1024, 2048, 4096)
 """Cells to a level of the law, from the coarsest to the finest."""
@@ -107,7 +110,7 @@ def _local_width(parts: Parts) -> float:
 
 def _checked(parts: Parts) -> Parts:
     """Equal rounds together, counts checked and added up here and nowhere else."""
-    counts: dict[MeanRatio, int] = {}
+    counts: dict[MeanRatio | Round, int] = {}
     for mean, rounds in parts:
         counts[mean] = counts.get(mean, 0) + _validate.rounds(rounds)
     if not counts:
@@ -162,8 +165,8 @@ def _refined(parts: Parts, accuracy: float, answer: Callable[[int], list[_Answer
 
 
 def _meet(one: Interval, other: Interval) -> Interval:
-    lower, upper = max(one.lower, other.lower), min(one.upper, other.upper)
-    return Interval(lower=min(lower, upper), upper=upper)
+    """Two brackets of one number; they overlap, or one of them is wrong."""
+    return _ordered(max(one.lower, other.lower), min(one.upper, other.upper))
 
 
 def _worst(intervals: Sequence[Interval]) -> Interval:
@@ -182,9 +185,10 @@ def _in_range(parts: Parts) -> bool:
 
 
 def _ordered(lower: float, upper: float) -> Interval:
-    if lower > upper:
+    """A bracket, whose ends may cross by the rounding of their last steps and not by more."""
+    if lower > upper * (1.0 + _CROSSING):
         raise ArithmeticError(f"lower bound {lower} above upper bound {upper}: please report this as a bug")
-    return Interval(lower=lower, upper=upper)
+    return Interval(lower=min(lower, upper), upper=upper)
 
 
 def epsilons(
@@ -193,7 +197,7 @@ def epsilons(
     """eps at each delta, bracketed; `accuracy` is the relative width wanted.
 
     Where delta is so close to the total variation distance that eps is nearly 0, and a relative change
-    of delta moves eps by a larger relative change, `accuracy` is meant as that of delta.
+    of delta moves eps by more than ten times as much, the width wanted grows in proportion.
 
     Where the accuracy is not reached (or a scale is below the range of the law) the interval is
     wider, but valid: `interval.width` says what was reached.
@@ -224,7 +228,7 @@ def epsilons(
             bracket = _meet(_worst(each), cap)
             # -d log(delta) / d log(eps), below 1 where delta is nearly the total variation distance
             steep = max(c["upper"].slope(bracket.upper, d) for c in curves) * bracket.upper
-            found.append(_Answer(interval=bracket, slope=max(1.0, 1.0 / steep) if steep > 0.0 else 1.0))
+            found.append(_Answer(interval=bracket, slope=max(1.0, 0.1 / steep) if steep > 0.0 else 1.0))
         return found
 
     return _refined(parts, accuracy, answer)
@@ -332,7 +336,7 @@ def _gaussian_power(width: float, fpr: float) -> Interval:
     return Interval(lower=max(fpr, power - error), upper=max(fpr, min(1.0, power + error)))
 
 
-def to_dp_accounting(mean: MeanRatio, *, step: float = 1e-4, half: int = 1024) -> Any:
+def to_dp_accounting(mean: MeanRatio | Round, *, step: float = 1e-4, half: int = 1024) -> Any:
     """A dp_accounting `PrivacyLossDistribution` of one round, from above ("pessimistic").
 
     `step` is its value_discretization_interval, which all distributions composed with it must share.
