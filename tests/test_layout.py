@@ -20,6 +20,7 @@ RANKS = [
     {"rdp"},
     {"compose"},
     {"pld"},
+    {"crowd", "witness"},
     {"mechanisms"},
     {"accountant"},
     {"calibrate"},

@@ -66,10 +66,7 @@ class Accountant:
         return iter(self.ledger)
 
     def _parts(self, times: int = 1) -> Bounds:
-        return Bounds(
-            upper=tuple((m.round(), r * times) for m, r in self._counts.items()),
-            lower=tuple((m.witness(), r * times) for m, r in self._counts.items()),
-        )
+        return Bounds.of((m, r * times) for m, r in self._counts.items())
 
     def epsilon(
         self, *, delta: Any, method: Method = "tight", orders: Any = None, accuracy: float = pld.ACCURACY
@@ -85,7 +82,7 @@ class Accountant:
 
     def rdp(self, orders: Any, *, direction: Literal["worse", "forward", "reverse"] = "worse") -> FloatArray:
         """Rényi DP of everything so far."""
-        return ask_rdp(self._parts().upper, orders, direction)
+        return ask_rdp(self._parts(), orders, direction)
 
     def state_dict(self) -> dict[str, Any]:
         """The ledger as plain data (JSON will do), to be restored by `load_state_dict`."""

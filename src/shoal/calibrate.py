@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal import _validate, pld
-from shoal.mechanisms import Mechanism, Method
+from shoal.mechanisms import EPSILON, Bounds, Mechanism, Method, Settings
 
 _TOLERANCE = 1e-4
 
@@ -24,22 +24,18 @@ class _Target:
 
     epsilon: float
     delta: float
-    method: Method
-    orders: Any
-    accuracy: float
+    settings: Settings
 
     @classmethod
     def checked(cls, epsilon: Any, delta: Any, method: Method, orders: Any, accuracy: float) -> _Target:
         target = _validate.epsilon(epsilon)
         if target == 0.0:
             raise ValueError("epsilon must be positive, got 0.0")
-        return cls(epsilon=target, delta=_validate.delta(delta), method=method, orders=orders, accuracy=accuracy)
+        settings = Settings.checked(method, orders, accuracy, ends="upper")
+        return cls(epsilon=target, delta=_validate.delta(delta), settings=settings)
 
     def spent(self, mechanism: Mechanism, rounds: int) -> float:
-        found = mechanism.epsilon(
-            delta=self.delta, rounds=rounds, method=self.method, orders=self.orders, accuracy=self.accuracy
-        )
-        return float(found.upper)
+        return self.settings.answer(Bounds.of([(mechanism, rounds)]), self.delta, EPSILON).upper
 
     def excess(self, mechanism: Mechanism, rounds: int) -> float:
         """log(epsilon / target): met if it is not positive."""

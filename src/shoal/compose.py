@@ -495,6 +495,13 @@ class Composition:
             divergence += rounds * (float(pair.top @ pair.loss) + 1e-9)
         return min(distance, infinite + math.sqrt(max(divergence, 0.0) / 2.0))
 
+    def above(self, direction: Direction) -> Curve:
+        """The curve of the side "upper" alone."""
+        if self.is_one or all(isinstance(mean, MeanRatio) for mean, _ in self.parts):
+            return self._curves(direction, self.budget)["upper"]
+        look = _Look(half=self.half, budget=self.budget, direction=direction, spare=self.budget, source="upper")
+        return _read(self.parts, look)["upper"]
+
     def near_delta(self, direction: Direction, delta: float) -> dict[Side, Curve]:
         """Curves of both sides that are accurate where delta(eps) is the delta given or more."""
         # A millionth of delta, shared by the rounds, may be cut; in few steps, shared by questions.

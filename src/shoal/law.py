@@ -363,17 +363,39 @@ def mean_law(mean: MeanRatio, half: int, budget: float) -> MeanLaw:
 
     Refuses scales below SCALE_MIN, where the grid would leave the range of double precision.
     """
-    if mean.ratio.scale < SCALE_MIN:
-        raise ValueError(f"scale must be at least {SCALE_MIN}, got {mean.ratio.scale}")
-    n, w = mean.users, mean.weight
-    share = budget / (8.0 * (n.bit_length() + 1))
-    one = _one(mean.ratio, half, n, share)
-    total = one
-    for bit in bin(n)[3:]:
-        total = _fit(_clip(_add(total, total), n, share))
-        if bit == "1":
-            total = _clip(_add(total, one), n, share)
-    return _finish(total, w)
+    return mean_laws((mean,), half, budget)[0]
+
+
+@functools.lru_cache(maxsize=8)
+def mean_laws(means: tuple[MeanRatio, ...], half: int, budget: float) -> tuple[MeanLaw, ...]:
+    """The laws of several S of the same ratio, whose users increase, best in equal steps.
+
+    Each sum goes on from one of those before, so that it costs one more convolution.
+    """
+    ratio, most = means[0].ratio, means[-1].users
+    if ratio.scale < SCALE_MIN:
+        raise ValueError(f"scale must be at least {SCALE_MIN}, got {ratio.scale}")
+    share = budget / (8.0 * (most.bit_length() + len(means)))
+    one = _one(ratio, half, most, share)
+    sums: dict[int, _Sum] = {1: one}
+
+    def sum_of(users: int) -> _Sum:
+        if users not in sums:
+            total = one
+            for bit in bin(users)[3:]:
+                total = _fit(_clip(_add(total, total), most, share))
+                if bit == "1":
+                    total = _clip(_add(total, one), most, share)
+            sums[users] = total
+        return sums[users]
+
+    totals = [sum_of(means[0].users)]
+    for place, mean in enumerate(means[1:], 1):
+        # The place without its lowest bit: no sum is further than log2 additions from the first.
+        before = totals[place & (place - 1)]
+        more = sum_of(mean.users - before.users)
+        totals.append(_fit(_clip(_add(_rebase(before, more.base), more), most, share)))
+    return tuple(_finish(total, mean.weight) for total, mean in zip(totals, means, strict=True))
 
 
 def _finish(total: _Sum, weight: float) -> MeanLaw:

@@ -9,9 +9,9 @@ sees x_i or the noise. The *adjacency* says which two data sets must be hard to 
 
 The *crowd* says what is assumed about the vectors of everybody else:
 
-- `"any"` (default): nothing. The guarantee is the local one: it holds for the user's own report
-  (and the coin that decides whether there is one) seen in the clear, and shuffling with others'
-  reports is post-processing of that. Amplification by the crowd is not counted.
+- `"any"` (default): nothing. The bound of `shoal.crowd` holds whatever vectors the others hold, and
+  still gains from their number. Its lower end comes from a crowd that really is bad
+  (`shoal.witness`: everybody else opposite to the user), so the truth lies between.
 - `"identical"`: all others hold one and the same vector, the one that the moved user holds in Q and
   departs from in P (for zero-out, the zero vector). This is assumed "w.l.o.g." in Liew and Takahashi
   (2022), but it is an assumption: crowds exist that hide a user less. The results are exact for it.
@@ -23,16 +23,19 @@ seen. Every number covers both directions, D(P||Q) and D(Q||P).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
 
-from shoal import _validate, pld, rdp
+from shoal import _validate, crowd, pld, rdp
 from shoal._validate import FloatArray
+from shoal.compose import Parts
+from shoal.crowd import AnyCrowd, AnyParts
 from shoal.interval import Interval
 from shoal.ratio import MeanRatio, Ratio
+from shoal.witness import Opposite
 
 Adjacency = Literal["zero-out", "replace"]
 Crowd = Literal["any", "identical"]
@@ -75,16 +78,20 @@ class Mechanism:
         """s = sigma / (how far the user moves): all that matters of the two."""
         return self.sigma / _MOVE[self.adjacency]
 
-    def round(self) -> MeanRatio:
-        """The likelihood ratio of one round, from which every number is computed."""
-        raise NotImplementedError
+    def round(self) -> MeanRatio | AnyCrowd:
+        """One round, from which upper bounds are computed: a likelihood ratio, or that of any crowd."""
+        return self.witness()
 
     def witness(self) -> MeanRatio:
         """The ratio of a round that can really happen, from which lower bounds are computed."""
-        return self.round()
+        raise NotImplementedError
+
+    def opposite(self) -> MeanRatio | Opposite:
+        """Another such round, with a worse crowd if there is one."""
+        return self.witness()
 
     def _parts(self, count: int) -> Bounds:
-        return Bounds(upper=((self.round(), count),), lower=((self.witness(), count),))
+        return Bounds.of([(self, count)])
 
     @property
     def assumption(self) -> str:
@@ -145,37 +152,40 @@ class Mechanism:
         >>> 0.016 < power.lower <= power.upper < 0.017
         True
         """
-        parts = self._parts(_validate.rounds(rounds))
-        found = parts.bracket(lambda p: pld.tradeoff(p, _validate.each("fpr", fpr), accuracy))
+        parts, asked = self._parts(_validate.rounds(rounds)), Settings.checked("tight", None, accuracy)
+        found = [asked.answer(parts, _validate.delta(f, "fpr"), POWER) for f in _validate.each("fpr", fpr)]
         return found[0] if _validate.is_scalar(fpr) else _array(found)
 
     def advantage(self, *, rounds: int = 1, accuracy: float = pld.ACCURACY) -> Interval:
         """The largest true positive rate minus false positive rate that any attack reaches."""
-        return self._parts(_validate.rounds(rounds)).bracket(lambda p: [pld.advantage(p, accuracy)])[0]
+        asked = Settings.checked("tight", None, accuracy)
+        return asked.answer(self._parts(_validate.rounds(rounds)), 0.0, ADVANTAGE)
 
-    def pld(self, *, step: float = 1e-4) -> Any:
+    def pld(self, *, step: float = 1e-4, infinite: float = 1e-12) -> Any:
         """One round as a dp_accounting `PrivacyLossDistribution`, a pessimistic one.
 
-        `step` is its discretisation of losses. dp_accounting's own composition is not tilted, and
-        below delta = 1e-9 its answers can be too small: use `epsilon(rounds=...)` there.
+        `step` is its discretisation of losses. For any crowd a round has mass at infinity, about
+        `infinite` of it: rounds together should have a small part of the delta that will be asked.
+        dp_accounting's own composition is not tilted, and below delta = 1e-9 its answers can be too
+        small: use `epsilon(rounds=...)` there.
         """
-        return pld.to_dp_accounting(self.round(), step=step)
+        return pld.to_dp_accounting(crowd.one_round(self.round(), _validate.delta(infinite, "infinite")), step=step)
 
     def rdp(
         self, orders: Any, *, rounds: int = 1, direction: Literal["worse", "forward", "reverse"] = "worse"
     ) -> FloatArray:
         """Rényi DP at the given orders: D(P||Q), D(Q||P), or the worse of the two."""
-        return ask_rdp(((self.round(), _validate.rounds(rounds)),), orders, direction)
+        return ask_rdp(self._parts(_validate.rounds(rounds)), orders, direction)
 
     def to_dict(self) -> dict[str, Any]:
         """The mechanism as plain data; `from_dict` reads it back."""
         return {"mechanism": type(self).__name__, **dataclasses.asdict(self)}
 
 
-class _Crowded:
+class _Crowded(Mechanism):
     """What mechanisms share in which the other users' reports hide a user's own.
 
-    The fields `crowd` and `users` belong to the subclasses.
+    The field `crowd` belongs to the subclasses.
     """
 
     crowd: Crowd
@@ -184,17 +194,24 @@ class _Crowded:
     def assumption(self) -> str:
         if self.crowd == "identical":
             return "all other users hold one vector, from which the moved user's departs (the paper's idealised crowd)"
-        return "nothing about other users' vectors (local guarantee: shuffling is post-processing)"
+        return "nothing about other users' vectors"
 
-    def _round(self, scale: float, users: int, rate: float, weight: float) -> MeanRatio:
+    def round(self) -> MeanRatio | AnyCrowd:
         if self.crowd == "identical":
-            return MeanRatio(ratio=Ratio(scale=scale, rate=rate), users=users, weight=weight)
-        # The user's own report and coin in the clear; all else is post-processing.
-        return MeanRatio(ratio=Ratio(scale=scale, rate=rate * weight), users=1)
+            return self.witness()
+        return replace(self._among(), by_way_of_zero=self.adjacency == "replace")
 
-    def witness(self) -> MeanRatio:
-        """The identical crowd: one of those that "any" speaks of, so no guarantee can go below it."""
-        return self.replace(crowd="identical").round()  # type: ignore[attr-defined, no-any-return]
+    def _among(self) -> AnyCrowd:
+        raise NotImplementedError
+
+    def opposite(self) -> MeanRatio | Opposite:
+        """Everybody else opposite to where the user goes from zero."""
+        mean = self.witness()
+        if self.crowd == "identical":
+            return mean
+        # Going from zero is one of the moves of "replace" as well.
+        mean = replace(mean, ratio=replace(mean.ratio, scale=self.sigma))
+        return Opposite(mean=mean) if Opposite(mean=mean).is_in_range else self.witness()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,12 +229,12 @@ class LocalGaussian(Mechanism):
     label: ClassVar[str] = "local"
     trust: ClassVar[str] = "nobody is trusted"
 
-    def round(self) -> MeanRatio:
+    def witness(self) -> MeanRatio:
         return MeanRatio(ratio=Ratio(scale=self.scale), users=1)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shuffle(_Crowded, Mechanism):
+class Shuffle(_Crowded):
     """All `users` send a report to a shuffler, which permutes them uniformly for the server.
 
     Who sends what: each user its report, each round. Who sees what: the shuffler passes on the
@@ -244,12 +261,15 @@ class Shuffle(_Crowded, Mechanism):
         self._set("users", _validate.users("users", self.users))
         _validate.choice("crowd", self.crowd, get_args(Crowd))
 
-    def round(self) -> MeanRatio:
-        return self._round(self.scale, self.users, 1.0, 1.0)
+    def witness(self) -> MeanRatio:
+        return MeanRatio(ratio=Ratio(scale=self.scale), users=self.users)
+
+    def _among(self) -> AnyCrowd:
+        return AnyCrowd(ratio=Ratio(scale=self.scale), users=self.users)
 
 
 @dataclass(frozen=True, kw_only=True)
-class SubsampledShuffle(_Crowded, Mechanism):
+class SubsampledShuffle(_Crowded):
     """Each round, `sample` of the `users`, drawn without replacement, send a report; then as `Shuffle`.
 
     Who sends what: each sampled user its report. Who sees what: the server sees the multiset of
@@ -277,12 +297,15 @@ class SubsampledShuffle(_Crowded, Mechanism):
         _validate.rate(self.sample / self.users, name="sample / users")
         _validate.choice("crowd", self.crowd, get_args(Crowd))
 
-    def round(self) -> MeanRatio:
-        return self._round(self.scale, self.sample, 1.0, self.sample / self.users)
+    def witness(self) -> MeanRatio:
+        return MeanRatio(ratio=Ratio(scale=self.scale), users=self.sample, weight=self.sample / self.users)
+
+    def _among(self) -> AnyCrowd:
+        return AnyCrowd(ratio=Ratio(scale=self.scale), users=self.users, sample=self.sample)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShuffledCheckIn(_Crowded, Mechanism):
+class ShuffledCheckIn(_Crowded):
     """Each of the `users` takes part with probability `rate`, on its own secret coin; then as `Shuffle`.
 
     Who sends what: each user tosses its coin each round, and sends its report if it comes up. Who
@@ -308,8 +331,11 @@ class ShuffledCheckIn(_Crowded, Mechanism):
         self._set("rate", _validate.rate(self.rate))
         _validate.choice("crowd", self.crowd, get_args(Crowd))
 
-    def round(self) -> MeanRatio:
-        return self._round(self.scale, self.users, self.rate, 1.0)
+    def witness(self) -> MeanRatio:
+        return MeanRatio(ratio=Ratio(scale=self.scale, rate=self.rate), users=self.users)
+
+    def _among(self) -> AnyCrowd:
+        return AnyCrowd(ratio=Ratio(scale=self.scale, rate=self.rate), users=self.users)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -338,7 +364,7 @@ class BallsAndBins(Mechanism):
         if self.adjacency != "zero-out":
             raise ValueError(f"adjacency must be zero-out for BallsAndBins, got {self.adjacency!r}")
 
-    def round(self) -> MeanRatio:
+    def witness(self) -> MeanRatio:
         return MeanRatio(ratio=Ratio(scale=self.scale), users=self.bins)
 
 
@@ -367,25 +393,58 @@ def from_dict(data: Mapping[str, Any]) -> Mechanism:
 # ---------------------------------------------------------------------------------------------
 # Questions: shared by mechanisms and accountants, which differ only in the rounds they consist of.
 
-Parts = tuple[rdp.Part, ...]
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is asked of rounds: how to answer it exactly, for any crowd, and by Rényi DP if that knows it."""
+
+    tight: Callable[[Parts, float, float], Interval]
+    any_crowd: Callable[[AnyParts, float, float], float]
+    by_rdp: Callable[[tuple[rdp.Part, ...], float, FloatArray | None], float] | None = None
+    threshold: Callable[[float, float], float] = lambda value, answer: 0.0
+    """The loss at which the best attack on one round decides, from the question and its answer."""
+
+
+EPSILON = Question(
+    tight=lambda p, d, a: pld.epsilons(p, [d], a)[0],
+    any_crowd=crowd.epsilon, by_rdp=rdp.epsilon, threshold=lambda delta, epsilon: epsilon,
+)  # fmt: skip
+DELTA = Question(
+    tight=lambda p, e, a: pld.deltas(p, [e], a)[0],
+    any_crowd=crowd.delta, by_rdp=rdp.delta, threshold=lambda epsilon, delta: epsilon,
+)  # fmt: skip
+POWER = Question(tight=lambda p, f, a: pld.tradeoff(p, [f], a)[0], any_crowd=crowd.power)
+ADVANTAGE = Question(tight=lambda p, _, a: pld.advantage(p, a), any_crowd=lambda p, _, a: crowd.advantage(p, a))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
     """The rounds that bound the truth from above, and those that bound it from below.
 
-    They are the same where the mechanism is analysed exactly.
+    They are all the same where the mechanism is analysed exactly.
     """
 
-    upper: Parts
+    upper: AnyParts
     lower: Parts
+    opposite: Parts
 
-    def bracket(self, answers: Callable[[Parts], list[Interval]]) -> list[Interval]:
-        found = answers(self.upper)
-        if self.lower == self.upper:
-            return found
-        below = answers(self.lower)
-        return [Interval(lower=min(b.lower, a.upper), upper=a.upper) for a, b in zip(found, below, strict=True)]
+    @classmethod
+    def of(cls, rounds: Iterable[tuple[Mechanism, int]]) -> Bounds:
+        every = list(rounds)
+        return cls(
+            upper=tuple((m.round(), count) for m, count in every),
+            lower=tuple((m.witness(), count) for m, count in every),
+            opposite=tuple((m.opposite(), count) for m, count in every),
+        )
+
+    def plain(self) -> tuple[rdp.Part, ...]:
+        """The rounds from above as ratios, which Rényi DP needs."""
+        if crowd.is_any(self.upper):
+            raise ValueError(
+                "crowd must be 'identical' for Rényi DP, got 'any', whose bound leaves mass at infinity, where no "
+                "Rényi divergence is finite: use method 'tight' for any crowd, or crowd 'identical' if you may assume it"
+            )
+        return self.lower  # type: ignore[return-value]  # ratios, since no crowd is "any"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -395,38 +454,54 @@ class Settings:
     method: Method
     orders: FloatArray | None
     accuracy: float
+    ends: Literal["both", "upper"] = "both"
 
     @classmethod
-    def checked(cls, method: Any, orders: Any, accuracy: Any) -> Settings:
+    def checked(cls, method: Any, orders: Any, accuracy: Any, ends: Literal["both", "upper"] = "both") -> Settings:
         _validate.choice("method", method, get_args(Method))
         if orders is not None and method != "rdp":
             raise ValueError(f"orders must be left out for method {method!r}: they belong to 'rdp'")
         width = _validate.real("accuracy", accuracy)
         if not 0.0 < width <= 1.0:
             raise ValueError(f"accuracy must be above 0 and at most 1, got {width}")
-        return cls(method=method, orders=None if orders is None else _validate.orders(orders), accuracy=width)
+        chosen = None if orders is None else _validate.orders(orders)
+        return cls(method=method, orders=chosen, accuracy=width, ends=ends)
 
-    def answer(
-        self,
-        parts: Bounds,
-        value: float,
-        tight: Callable[[Parts, list[float], float], list[Interval]],
-        by_rdp: Callable[[Parts, float, FloatArray | None], float],
-    ) -> Interval:
+    def answer(self, parts: Bounds, value: float, question: Question) -> Interval:
         """One answer. Where the tight one falls short of its accuracy, Rényi DP may be better still."""
         if not parts.upper:
             return Interval(lower=0.0, upper=0.0)
         if self.method == "rdp":
-            return Interval(lower=0.0, upper=by_rdp(parts.upper, value, self.orders))
+            if question.by_rdp is None:
+                raise ValueError("method must be 'tight' for this question, got 'rdp'")
+            return Interval(lower=0.0, upper=question.by_rdp(parts.plain(), value, self.orders))
+        if crowd.is_any(parts.upper):
+            upper = question.any_crowd(parts.upper, value, self.accuracy)
+            lower = self._below(parts, value, question) if self.ends == "both" else 0.0
+            return Interval(lower=min(lower, upper), upper=upper)
+        found = question.tight(parts.lower, value, self.accuracy)
+        if question.by_rdp is None or found.width <= self.accuracy * found.upper:
+            return found
+        upper = min(found.upper, question.by_rdp(parts.plain(), value, None))
+        return Interval(lower=min(found.lower, upper), upper=upper)
 
-        def best(rounds: Parts) -> list[Interval]:
-            found = tight(rounds, [value], self.accuracy)[0]
-            if found.width <= self.accuracy * found.upper:
-                return [found]
-            upper = min(found.upper, by_rdp(rounds, value, None))
-            return [Interval(lower=min(found.lower, upper), upper=upper)]
-
-        return parts.bracket(best)[0]
+    def _below(self, parts: Bounds, value: float, question: Question) -> float:
+        """The better of two crowds that can really happen."""
+        lower = question.tight(parts.lower, value, max(self.accuracy, 1e-2)).lower
+        if parts.opposite == parts.lower:
+            return lower
+        attack = parts.opposite
+        # An attack has the resolution it has: no accuracy is asked for.
+        found = question.tight(attack, value, 1.0).lower
+        alone = len(attack) == 1 and attack[0][1] == 1 and isinstance(attack[0][0], Opposite)
+        for _ in range(4 if alone else 0):
+            # The best test of one round is known once the answer is.
+            loss = question.threshold(value, found)
+            best = replace(attack[0][0], loss=min(loss, 20.0))  # type: ignore[type-var]
+            before, found = found, max(found, question.tight(((best, 1),), value, 1.0).lower)
+            if found <= 1.01 * before:
+                break
+        return max(lower, found)
 
 
 def _array(answers: list[Any]) -> Any:
@@ -455,23 +530,20 @@ def _ask(
 
 def ask_epsilon(parts: Callable[[int], Bounds], delta: Any, rounds: Any, asked: Settings) -> Any:
     """Epsilon of `parts(rounds)` for one or many deltas and rounds."""
-    return _ask(
-        delta, "delta", _validate.delta, rounds, lambda d, r: asked.answer(parts(r), d, pld.epsilons, rdp.epsilon)
-    )
+    return _ask(delta, "delta", _validate.delta, rounds, lambda d, r: asked.answer(parts(r), d, EPSILON))
 
 
 def ask_delta(parts: Callable[[int], Bounds], epsilon: Any, rounds: Any, asked: Settings) -> Any:
     """Delta of `parts(rounds)` for one or many epsilons and rounds."""
-    return _ask(
-        epsilon, "epsilon", _validate.epsilon, rounds, lambda e, r: asked.answer(parts(r), e, pld.deltas, rdp.delta)
-    )
+    return _ask(epsilon, "epsilon", _validate.epsilon, rounds, lambda e, r: asked.answer(parts(r), e, DELTA))
 
 
-def ask_rdp(parts: Parts, orders: Any, direction: str) -> FloatArray:
+def ask_rdp(parts: Bounds, orders: Any, direction: str) -> FloatArray:
     """Rényi DP of `parts` at one or many orders; always an array."""
     _validate.choice("direction", direction, ("worse", *rdp.DIRECTIONS))
     checked = _validate.orders(orders)
+    ratios = parts.plain()
     worst: FloatArray = np.max(
-        [rdp.rdp(parts, checked, d) for d in rdp.DIRECTIONS if direction in ("worse", d)], axis=0
+        [rdp.rdp(ratios, checked, d) for d in rdp.DIRECTIONS if direction in ("worse", d)], axis=0
     )
     return worst

@@ -52,7 +52,7 @@ _HEAVY = 0.7
 # The Gaussian mechanism: one plain report, any number of rounds
 
 
-def _gaussian_delta(width: float, epsilon: float) -> Interval:
+def gaussian_delta(width: float, epsilon: float) -> Interval:
     """`Phi(r/2 - eps/r) - e^eps Phi(-r/2 - eps/r)` (Balle and Wang 2018, theorem 8), r = width."""
     first = math.exp(float(special.log_ndtr(width / 2.0 - epsilon / width)))
     # e^eps Phi(-r/2 - eps/r) is at most 1; rounding of large logarithms must not make it overflow.
@@ -69,7 +69,7 @@ def _gaussian_epsilon(width: float, delta: float) -> Interval:
     for end in ("lower", "upper"):
 
         def excess(epsilon: float, end: str = end) -> float:
-            return delta - float(getattr(_gaussian_delta(width, epsilon), end))
+            return delta - float(getattr(gaussian_delta(width, epsilon), end))
 
         root = _bisect(excess, width)
         ends.append(root[0] if end == "lower" else root[1])
@@ -173,7 +173,7 @@ def _worst(intervals: Sequence[Interval]) -> Interval:
     return Interval(lower=max(i.lower for i in intervals), upper=max(i.upper for i in intervals))
 
 
-def _in_range(parts: Parts) -> bool:
+def in_range(parts: Parts) -> bool:
     """Whether the law was made for these rounds; elsewhere the local guarantee is all that is claimed."""
     return all(
         SCALE_MIN <= mean.ratio.scale <= SCALE_MAX
@@ -208,7 +208,7 @@ def epsilons(
     if _is_gaussian(parts):
         return local
     caps = [Interval(lower=0.0, upper=interval.upper) for interval in local]
-    if not _in_range(parts) or min(asked) < DELTA_MIN:
+    if not in_range(parts) or min(asked) < DELTA_MIN:
         return caps
     budget = _budget(parts, min(asked))
     left = [ways] * len(asked)
@@ -244,11 +244,11 @@ def deltas(
     parts, asked = _checked(parts), [_validate.epsilon(e) for e in epsilons]
     ways = _directions(direction)
     width = _local_width(parts)
-    local = [_gaussian_delta(width, e) for e in asked]
+    local = [gaussian_delta(width, e) for e in asked]
     if _is_gaussian(parts):
         return local
     caps = [Interval(lower=0.0, upper=interval.upper) for interval in local]
-    if not _in_range(parts):
+    if not in_range(parts):
         return caps
     budget = _budget(parts, 1e-12)
 
@@ -293,7 +293,7 @@ def tradeoff(
     if _is_gaussian(parts):
         return [_gaussian_power(_local_width(parts), f) for f in asked]
     caps = [Interval(lower=f, upper=_gaussian_power(_local_width(parts), f).upper) for f in asked]
-    if not _in_range(parts):
+    if not in_range(parts):
         return caps
     budget = _budget(parts, min(1e-6, *asked))
 
@@ -308,14 +308,28 @@ def tradeoff(
     return _refined(parts, accuracy, answer)
 
 
+def highest_power(parts: Parts, fpr: float, half: int = 512) -> float:
+    """An upper bound on the true positive rate, both ways, for rounds of which only that is known."""
+    together = Composition(parts=parts, half=half, budget=_budget(parts, min(1e-6, fpr)))
+    cap = _gaussian_power(_local_width(parts), fpr).upper
+    return max(fpr, min(cap, max(_power_bound(together, way, fpr) for way in _BOTH)))
+
+
+def _power_bound(rounds: Composition, direction: Direction, fpr: float) -> float:
+    epsilon, delta = rounds.above(direction).points()
+    upper = float(np.min(fpr * np.exp(np.minimum(epsilon, 700.0)) + delta, initial=1.0))
+    epsilon, delta = rounds.above(_other(direction)).points()
+    upper = min(upper, float(np.min(1.0 - np.exp(-epsilon) * (1.0 - fpr - delta), initial=1.0)))
+    return max(fpr, upper * (1.0 + 8.0 * _UNIT))
+
+
+def _other(direction: Direction) -> Direction:
+    return "reverse" if direction == "forward" else "forward"
+
+
 def _power(rounds: Composition, direction: Direction, fpr: float) -> Interval:
     """The largest TPR at the FPR, from the curves of both directions."""
-    other: Direction = "reverse" if direction == "forward" else "forward"
-    here, there = rounds.near_mass(direction, fpr), rounds.near_epsilon(other, 0.0)
-    epsilon, delta = here["upper"].points()
-    upper = float(np.min(fpr * np.exp(np.minimum(epsilon, 700.0)) + delta, initial=1.0))
-    epsilon, delta = there["upper"].points()
-    upper = min(upper, float(np.min(1.0 - np.exp(-epsilon) * (1.0 - fpr - delta), initial=1.0)))
+    here, there = rounds.near_mass(direction, fpr), rounds.near_epsilon(_other(direction), 0.0)
     factor, extra = rounds.test_error()
     base, top = here["lower"].masses()
     other_base, other_top = there["lower"].masses()
@@ -324,8 +338,7 @@ def _power(rounds: Composition, direction: Direction, fpr: float) -> Interval:
     true = np.clip(np.concatenate([[0.0, 1.0], top, 1.0 - other_base]), 0.0, 1.0)
     order = np.lexsort((true, false))
     lower = float(np.interp(fpr, false[order], np.maximum.accumulate(true[order])))
-    upper = max(fpr, upper * (1.0 + 8.0 * _UNIT))
-    return _ordered(max(fpr, lower * (1.0 - 8.0 * _UNIT)), upper)
+    return _ordered(max(fpr, lower * (1.0 - 8.0 * _UNIT)), _power_bound(rounds, direction, fpr))
 
 
 def _gaussian_power(width: float, fpr: float) -> Interval:
