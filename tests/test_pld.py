@@ -335,26 +335,6 @@ def test_scales_out_of_range_get_the_local_guarantee() -> None:
     assert pld.tradeoff(((mean, 1),), [0.1])[0].lower == 0.1
 
 
-def test_direct_and_fourier_composition_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    mean = described(300, 2.0)
-    doubled = epsilon(mean, 1e-10, 5000)
-    monkeypatch.setattr(compose, "_ROUNDS_BITS", 40)
-    transformed = epsilon(mean, 1e-10, 5000)
-    assert doubled.lower <= transformed.upper
-    assert transformed.lower <= doubled.upper
-    assert transformed.width <= 1e-3 * transformed.upper
-
-
-def test_without_tilting_small_deltas_would_be_lost() -> None:
-    """The error bound of the transform notices when it is asked far from the bulk."""
-    together = compose.Composition(parts=((described(1000, 1.0), 50),), half=256, budget=1e-24)
-    lattices = together._lattices("upper", "forward", *together._step("forward", 1.0, 0.0, math.inf), 0.0)
-    near = together.near_delta("forward", 1e-12)["upper"]
-    eps = near.epsilon(1e-12)
-    untilted = compose._many_rounds(lattices, "upper", 1.0, eps)
-    assert untilted.delta(eps) > 2e-12
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [

@@ -307,7 +307,7 @@ class _Look:
     source: Source
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=128)
 def _ladder(mean: MeanRatio | Round, look: _Look, rung: int) -> _Losses:
     """2^rung rounds."""
     if rung == 0:

@@ -42,10 +42,12 @@ to X_m - m).
 3. Clipping and then centring is a contraction (x -> clip(x) + const grows more slowly than x, so
    it crosses x once), fine from below; from above it moves the other points by at most the moment
    that was cut (`shift`).
-4. Round-off of the cells' means moves the points of the law from below by at most `blur S` while
-   the centre is 0, `blur (1 + S)` after, plus `jitter` (the finest level).
+4. Round-off of the cells' means moves the points of the law from below, by at most `blur S` while the
+   centre is 0, `blur (1 + S)` after, and by `jitter`: the spacing of the finest level,
+   or the widest one where the grid does not reach far. Some 1e-17 to 1e-16 a round is what is left in
+   the end: a lower bound on eps sees no digits below 1e-16 times the rounds.
 5. Positions of nodes are off by `rho W`, rho = 2u (2 + |log W|), because of the exponential. Few users:
-   S is off by at most `rho S` (`rho (1 + S)` once centred), which is part of `blur`, and both sides move
+   S is off by at most `rho S` (`rho (1 + S)` once centred), `nodes`, and both sides move
    by it. Many users: a lemma like the one above. If |B - A| <= rho (1 + |v|) wherever B differs from A
    (v = A - E[A], |v| not counted where a report is exactly 1), then d <= rho (1 + E|v|) and the same
    steps give that B - E[B] is below (1 + c)(A - E[A]) for `c >= 12 rho / E|v|`, E|v| that of a report
@@ -117,6 +119,7 @@ class _Sum(Cells):
     shift: float = 0.0
     mass_error: float = 0.0
     stretch: float = 0.0
+    nodes: float = 0.0
     blur: float = 0.0
     jitter: float = 0.0
 
@@ -166,7 +169,7 @@ def _one(ratio: Ratio, half: int, users: int, budget: float) -> _Sum:
         shift=rate * float(beyond_p.sum() + beyond.sum()) * (1 + 1e-9),
         # Quadrature and density add less than 2^10 u; the rest covers the positions of the nodes.
         mass_error=(16.0 * half * (2.0 + float(np.abs(exponents).max())) + 1024.0) * _UNIT,
-        blur=64.0 * (1.0 + float(np.abs(exponents).max())) * _UNIT,
+        nodes=64.0 * (1.0 + float(np.abs(exponents).max())) * _UNIT,
     )  # fmt: skip
 
 
@@ -237,7 +240,7 @@ def _recentre(a: _Sum, centre: float, base: int) -> _Sum:
     mass, moment = deposit(_RULE, y, a.mass[occupied], a.moment[occupied], a.half, base)
     return replace(
         a, centre=centre, base=base, mass=mass, moment=moment,
-        mass_error=a.mass_error + (8.0 * a.half + 8.0) * _UNIT, blur=a.blur + 8.0 * _UNIT,
+        mass_error=a.mass_error + (8.0 * a.half + 8.0) * _UNIT, nodes=a.nodes + 8.0 * _UNIT,
     )  # fmt: skip
 
 
@@ -270,15 +273,20 @@ def _add(a: _Sum, b: _Sum) -> _Sum:
     if users > _FEW:
         stretch, error = _stretched(stretch, error), 0.0
     # A mean is off by `longest * u` of the offsets it is made of: relative to the spacing, which is
-    # at most 2/N of |y| above level 0, and absolute in level 0; and |y_1| + |y_2| <= X + 2 users.
+    # at most 2/N of |y| above level 0, where |y_1| + |y_2| <= X + 2 users, and absolute in level 0; or
+    # absolute altogether, by the widest spacing, where the grid does not reach far.
     relative = 4.0 * longest * _UNIT * offset / a.half
     jitter = a.jitter + b.jitter + 2.0 * longest * _UNIT * offset * math.ldexp(1.0, a.base)
+    widest = math.ldexp(1.0, a.base + max(len(a.mass), len(b.mass)))
+    if a.half * widest < 2.0 * users:
+        jitter += 4.0 * longest * _UNIT * offset * widest
+        relative = 0.0
     return _Sum(
         users=users, centre=a.centre + b.centre, base=a.base, mass=mass, moment=moment,
         cut_q=a.cut_q + b.cut_q,
         cut_p=(a.users * (a.cut_p + b.cut_q) + b.users * (b.cut_p + a.cut_q)) / users,
         shift=a.shift + b.shift, mass_error=error, stretch=stretch,
-        blur=max(a.blur, b.blur) + 3.0 * relative, jitter=jitter,
+        nodes=max(a.nodes, b.nodes), blur=max(a.blur, b.blur) + 3.0 * relative, jitter=jitter,
     )  # fmt: skip
 
 
@@ -313,6 +321,7 @@ class MeanLaw:
     mass: FloatArray
     cut: dict[Direction, float]
     shift: float
+    nodes: float
     blur: float
     jitter: float
     centred: bool
@@ -327,9 +336,9 @@ class MeanLaw:
         loss = self.loss[side]
         ratio, gap = np.exp(loss), np.expm1(loss)
         stretch = self.stretch if side == "upper" else -self.stretch / (1.0 + self.stretch)
-        blur = self.blur * (float(self.centred) + ratio)
-        # From above the positions of the nodes are all that is blurred; with a stretch, that covers them.
-        error = self.shift + (0.0 if self.stretch else blur) if side == "upper" else blur + self.jitter
+        # The positions of the nodes; the stretch covers them where there is one.
+        error = (0.0 if self.stretch else self.nodes) * (float(self.centred) + ratio)
+        error += self.shift if side == "upper" else self.blur * (float(self.centred) + ratio) + self.jitter
         # S itself, and (where the law was centred) its mean
         rounding = 16.0 * _UNIT * (np.abs(gap) if self.absolute else ratio * (1.0 + np.abs(loss)))
         if self.stretch:
@@ -426,7 +435,7 @@ def _finish(total: _Sum, weight: float) -> MeanLaw:
         loss=loss, mass=mass,
         # What was cut at the bottom came to weigh more than it did, but less than its Q-mass.
         cut={"forward": (2.0 - weight) * total.cut_q + weight * total.cut_p, "reverse": total.cut_q},
-        shift=shift, blur=total.blur, jitter=total.jitter / n, centred=total.centre > 0.0,
+        shift=shift, nodes=total.nodes, blur=total.blur, jitter=total.jitter / n, centred=total.centre > 0.0,
         stretch=stretch, mass_error=mass_error + 64.0 * _UNIT,
         absolute=not plain,
     )  # fmt: skip
