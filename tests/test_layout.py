@@ -22,6 +22,7 @@ RANKS = [
     {"mechanisms"},
     {"accountant"},
     {"calibrate"},
+    {"audit"},
     {"plots"},
     {"paper"},
     {"integrations"},
