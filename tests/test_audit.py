@@ -148,6 +148,12 @@ def test_uniform_in_the_ball():
     assert points.mean(axis=0) == pytest.approx(np.zeros(3), abs=0.02)
 
 
+@pytest.mark.parametrize("width", [0, 1, 4, 6])
+def test_random_order(width):
+    found = module._first_of_random_order(500, 6, width, np.random.default_rng(2))
+    assert (found == np.random.default_rng(2).random((500, 6)).argsort(axis=1)[:, :width]).all()
+
+
 # Rates and bounds
 
 
@@ -179,7 +185,7 @@ class Noise:
     shape, dimensions, exact = "identical", (1,), True
 
     def play(self, trials, rng):
-        yield rng.standard_normal((2, trials, 1))
+        yield rng.standard_normal((trials, 2, 1)).swapaxes(0, 1)
 
 
 def test_choosing_costs_no_confidence():

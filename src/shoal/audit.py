@@ -295,8 +295,7 @@ class Game:
         if len(self.points) > 1:
             classes = np.repeat(np.arange(len(self.points)), self.counts)
             if others.min() < m.users - 1:
-                order = rng.random((trials, m.users - 1)).argsort(axis=1)[:, :width]
-                centres = self.points[classes[order]]
+                centres = self.points[classes[_first_of_random_order(trials, m.users - 1, width, rng)]]
             else:
                 centres = self.points[classes]
         crowd = centres + m.sigma * rng.standard_normal((trials, width, self.dimension))
@@ -308,6 +307,16 @@ class Game:
             own=own,
             taking_part=taking_part,
         )
+
+
+def _first_of_random_order(trials: int, users: int, width: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    """For each trial the first `width` of the users in an order of its own, (trials, width)."""
+    keys = rng.random((trials, users))
+    if width == users:
+        return keys.argsort(axis=1)
+    chosen = keys.argpartition(width, axis=1)[:, :width]
+    order = np.take_along_axis(keys, chosen, axis=1).argsort(axis=1)
+    return np.take_along_axis(chosen, order, axis=1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
