@@ -50,7 +50,7 @@ def test_commands_run(page, tmp_path, monkeypatch):
 
 def test_examples_in_the_help_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    source = (ROOT / "src" / "shoal" / "cli" / "app.py").read_text()
+    source = "".join(p.read_text() for p in sorted((ROOT / "src" / "shoal" / "cli").glob("*.py")))
     examples = re.findall(r"^\s+\"?(shoal [a-z].*?)(?:\\n\\n\"|\"?,?)$", source, re.MULTILINE)
     assert len(examples) >= 12
     for example in examples:

@@ -24,6 +24,7 @@ RANKS = [
     {"mechanisms"},
     {"accountant"},
     {"calibrate"},
+    {"audit"},
     {"plots"},
     {"paper"},
     {"integrations"},

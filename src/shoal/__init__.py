@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from shoal import audit as audit
     from shoal import calibrate as calibrate
     from shoal import paper as paper
     from shoal.accountant import Accountant as Accountant
@@ -34,6 +35,7 @@ _HOME = {
         ("BallsAndBins", "LocalGaussian", "Mechanism", "Shuffle", "ShuffledCheckIn", "SubsampledShuffle"),
         "shoal.mechanisms",
     ),
+    "audit": "",
     "calibrate": "",
     "paper": "",
 }

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import importlib.util
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 # Okabe and Ito's palette, which colour-blind readers can tell apart; dashes serve print.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
+_MARKERS = ("o", "|", "d", "s", "^")
+_STYLE = {"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,19 +37,10 @@ def draw(
 
     Both axes are logarithmic where the values allow it; a line with lower bounds gets a band.
     """
-    target = Path(path)
-    if target.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise ValueError(f"plot must be a .png, .svg or .pdf file, got {str(path)!r}")
-    try:
-        import matplotlib
-    except ImportError:
-        raise ValueError("plot needs matplotlib: pip install 'shoal[plot]'") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot as plt
+    target, plt = check(path), _pyplot()
     from matplotlib import ticker
 
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with plt.rc_context({"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}):
+    with plt.rc_context(_STYLE):
         figure, axes = plt.subplots(figsize=(7.2, 4.6), layout="constrained")
         for i, line in enumerate(lines):
             colour, dash = _COLOURS[i % len(_COLOURS)], _DASHES[i % len(_DASHES)]
@@ -70,6 +64,64 @@ def draw(
         figure.savefig(target, dpi=160)
         plt.close(figure)
     return target
+
+
+def draw_rows(
+    labels: Sequence[str],
+    series: Mapping[str, Sequence[float | None]],
+    path: str | Path,
+    *,
+    title: str,
+    xlabel: str,
+) -> Path:
+    """Write a picture with one row for each label and in it one mark for each series that has a value."""
+    target, plt = check(path), _pyplot()
+    with plt.rc_context(_STYLE):
+        figure, axes = plt.subplots(figsize=(7.2, 1.8 + 0.4 * len(labels)), layout="constrained")
+        places = range(len(labels))
+        for i, (name, values) in enumerate(series.items()):
+            shown = [(x, y) for x, y in zip(values, places, strict=True) if x is not None]
+            axes.plot(
+                [x for x, _ in shown],
+                [y for _, y in shown],
+                color=_COLOURS[i % len(_COLOURS)],
+                marker=_MARKERS[i % len(_MARKERS)],
+                markersize=14 if _MARKERS[i % len(_MARKERS)] == "|" else 8,
+                markeredgewidth=2,
+                linestyle="none",
+                clip_on=False,
+                label=name,
+            )
+        axes.set_yticks(list(places), labels)
+        axes.set_ylim(len(labels) - 0.5, -0.5)
+        axes.set_xlim(left=0.0)
+        axes.set_xlabel(xlabel)
+        axes.set_title(title, loc="left", fontsize=12)
+        axes.grid(visible=True, color="#dddddd", linewidth=0.8)
+        figure.legend(loc="outside lower center", ncols=len(series), frameon=False)
+        figure.savefig(target, dpi=160)
+        plt.close(figure)
+    return target
+
+
+def check(path: str | Path) -> Path:
+    """The file, if a picture can be drawn to it: to be asked before a long computation."""
+    target = Path(path)
+    if target.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise ValueError(f"plot must be a .png, .svg or .pdf file, got {str(path)!r}")
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ValueError("plot needs matplotlib: pip install 'shoal[plot]'")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target
+
+
+def _pyplot() -> Any:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    return pyplot
 
 
 def _tick(value: float, _: Any) -> str:

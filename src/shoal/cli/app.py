@@ -723,3 +723,7 @@ def demo(
     title = f"Privacy of {n:,} users' reports after T rounds\nzero-out adjacency, δ = 1/{n:,}"
     path = draw(lines, out / "epsilon_vs_rounds.png", title=title, xlabel="rounds T", ylabel="ε (upper bound)")
     show.say(f"Picture: {path}")
+
+
+# Commands in files of their own, which take the options above from here.
+from shoal.cli import audit as _audit  # noqa: E402, F401

@@ -1,0 +1,215 @@
+"""The command that tries to break the claims of the others."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from shoal.cli.app import (
+    AdjacencyChoice,
+    AdjacencyOpt,
+    Json,
+    KindArg,
+    Plot,
+    Rate,
+    Sample,
+    Sigma,
+    Users,
+    _clear_errors,
+    _given,
+    app,
+)
+
+if TYPE_CHECKING:
+    from shoal.audit import Progress, Row
+
+
+@app.command()
+@_clear_errors
+def audit(
+    mechanism: KindArg,
+    delta: Annotated[str, typer.Option(metavar="D", help="Delta, such as 1e-5 or 1/60000.", show_default=False)],
+    users: Users = None,
+    sample: Sample = None,
+    rate: Rate = None,
+    sigma: Sigma = None,
+    rounds: Annotated[str, typer.Option(metavar="T", help="Rounds, in all of which the crowd is the same.")] = "1",
+    adjacency: AdjacencyOpt = AdjacencyChoice.zero_out,
+    shapes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="S[,S…]",
+            help="What the others hold: identical (user 1's first vector), opposite (minus its second), orthogonal, "
+            "clusters (half opposite, half with user 1), spread (random in the ball). [default: all]",
+        ),
+    ] = None,
+    dimensions: Annotated[str, typer.Option(metavar="D[,D…]", help="Dimensions of the vectors.")] = "1,2,8",
+    trials: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N", help="Games that measure each row, in each world. [default: what takes some 20 seconds in all]"
+        ),
+    ] = None,
+    seed: Annotated[str, typer.Option(metavar="K", help="The same seed gives the same games.")] = "0",
+    confidence: Annotated[str, typer.Option(metavar="C", help="Of all rows together.")] = "0.999",
+    claim: Annotated[
+        str | None, typer.Option(metavar="E", help="Check this epsilon in place of the certified one.")
+    ] = None,
+    as_json: Json = False,
+    plot: Plot = None,
+) -> None:
+    """Try to break the guarantee: attack simulated rounds, and see what epsilon the attacks prove.
+
+    An attacker who knows everything but user 1's vector tells two worlds apart, with the best test there is or a
+    trained one. Exit code 1 if the attacks prove more than is claimed.
+
+    Examples:
+
+    shoal audit shuffle --users 10 --sigma 1 --delta 1e-5 --trials 20000
+
+    shoal audit check-in --users 50 --rate 0.2 --sigma 1 --delta 1e-5 --shapes identical,opposite --trials 5000
+
+    shoal audit shuffle --users 5 --sigma 0.5 --delta 1e-5 --trials 20000 --plot audit.png
+    """
+    from shoal.audit import audit as play
+    from shoal.cli import parse, show
+    from shoal.plots import check
+
+    if plot is not None:
+        check(plot)
+    if mechanism.value not in parse.CROWDED:
+        raise ValueError(f"mechanism must be one of {', '.join(parse.CROWDED)} for an audit, got {mechanism.value}")
+    given = {k: v for k, v in _given(users, sample, rate, None, sigma).items() if k != "bins"}
+    m = parse.mechanism(mechanism.value, given, adjacency.value)
+    asked: dict[str, Any] = {
+        "delta": parse.number("delta", delta),
+        "rounds": parse.number("rounds", rounds),
+        "seed": parse.number("seed", seed),
+        "confidence": parse.number("confidence", confidence),
+        "claim": None if claim is None else parse.number("claim", claim),
+    }
+    games: dict[str, Any] = {
+        "shapes": None if shapes is None else [s.strip() for s in shapes.split(",")],
+        "dimensions": parse.numbers("dimensions", dimensions),
+        "trials": None if trials is None else parse.number("trials", trials),
+    }
+    with _progress() as progress:
+        rows = play(m, **asked, **games, progress=progress)
+    path = None if plot is None else _picture(rows, m, asked, plot)
+    broken = [row for row in rows if not row.stands]
+    if as_json:
+        fields = {k: v for k, v in m.to_dict().items() if k != "crowd"}
+        listed = [_listed(row) for row in rows]
+        payload = {"mechanism": fields, **asked, "trials": rows[0].trials, "rows": listed, "stands": not broken}
+        show.emit_json({**payload, "plot": path and str(path)})
+    else:
+        _table(rows, m, asked)
+        if path:
+            show.say(f"Picture: {path}")
+    if broken:
+        worst = max(broken, key=lambda row: row.epsilon - row.limit)
+        print(
+            f"shoal: the claim is contradicted: against the {worst.shape} crowd epsilon is at least "
+            f"{show.rounded(worst.epsilon, 'down')} (confidence {asked['confidence']}), but it is claimed to be "
+            f"at most {show.rounded(worst.limit)}",
+            file=sys.stderr,
+        )
+        raise typer.Exit(code=1)
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Progress | None]:
+    """A bar on a terminal, nothing elsewhere; on stderr, so that the answer stays clean."""
+    from rich.console import Console
+    from rich.progress import Progress as Bar
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield None
+        return
+    with Bar(console=console, transient=True) as bar:
+        task = bar.add_task("certified bounds", total=1.0)
+        yield lambda shape, done: bar.update(task, description=f"{shape} crowd", completed=done)
+
+
+def _listed(row: Row) -> dict[str, Any]:
+    from shoal.cli import show
+
+    def bracket(value: Any) -> dict[str, float] | None:
+        return None if value is None else show.interval(value)
+
+    return {
+        "crowd": row.shape,
+        "dimensions": list(row.dimensions),
+        "test": row.test,
+        "direction": row.direction,
+        "hits": row.hits,
+        "alarms": row.alarms,
+        "epsilon": {"lower": row.epsilon},
+        "any_crowd": bracket(row.any_crowd),
+        "identical_crowd": bracket(row.identical_crowd),
+        "claim": row.limit,
+        "stands": row.stands,
+    }
+
+
+def _table(rows: list[Row], m: Any, asked: dict[str, Any]) -> None:
+    from shoal.cli import show
+
+    def upper(bound: Any) -> str:
+        return "–" if bound is None else show.rounded(bound.upper)
+
+    claimed = asked["claim"] is not None
+    cells = [
+        [
+            row.shape,
+            ", ".join(map(str, row.dimensions)),
+            row.test,
+            show.rounded(row.epsilon, "down"),
+            *([show.rounded(row.limit)] if claimed else []),
+            upper(row.any_crowd),
+            upper(row.identical_crowd),
+            "stands" if row.stands else "BROKEN",
+        ]
+        for row in rows
+    ]
+    heads = ["others", "d", "test", "attack ε ≥", *(["claim ε ≤"] if claimed else [])]
+    heads += ["any crowd ε ≤", "identical ε ≤", "claim"]
+    times = "1 round" if asked["rounds"] == 1 else f"{asked['rounds']:,} rounds"
+    show.table(
+        f"{m.label}: {show.settings(m)}; {times}, δ = {show.plain(asked['delta'])}, {m.adjacency} adjacency",
+        heads,
+        cells,
+    )
+    show.say(
+        f"Each row: {rows[0].trials:,} games in each world measure what a test chosen on other games tells. The lower "
+        f"bounds hold together with confidence {asked['confidence']} (Clopper–Pearson, Bonferroni over "
+        f"{2 * len(rows)} rates; seed {asked['seed']}). An attack can refute a claim, not prove it."
+    )
+
+
+def _picture(rows: list[Row], m: Any, asked: dict[str, Any], file: Path) -> Path:
+    from shoal.cli import show
+    from shoal.plots import draw_rows
+
+    labels = [f"{row.shape}, d = {', '.join(map(str, row.dimensions))}" for row in rows]
+    series: dict[str, list[float | None]] = {"attack: ε ≥": [row.epsilon for row in rows]}
+    if asked["claim"] is not None:
+        series["claim: ε ≤"] = [row.limit for row in rows]
+    for name, bounds in (
+        ("any crowd", [row.any_crowd for row in rows]),
+        ("identical crowd", [row.identical_crowd for row in rows]),
+    ):
+        series[f"{name}: ε ≤"] = [None if b is None else b.upper for b in bounds]
+    used = {name: values for name, values in series.items() if any(v is not None for v in values)}
+    times = "1 round" if asked["rounds"] == 1 else f"{asked['rounds']:,} rounds"
+    title = (
+        f"Audit of {m.label}: {show.settings(m)}\n{m.adjacency} adjacency, δ = {show.plain(asked['delta'])}, {times}, "
+        f"confidence {asked['confidence']}"
+    )
+    return draw_rows(labels, used, file, title=title, xlabel="ε")
