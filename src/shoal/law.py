@@ -345,7 +345,7 @@ class MeanLaw:
             rounding += 64.0 * _UNIT * float(self.mass @ np.abs(gap))
         move = stretch * gap + towards * (error + rounding)
         # A point moved to 0 or below is a point at 0: loss -infinity.
-        with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore"):
             moved: FloatArray = loss + np.log1p(np.maximum(move / ratio, -1.0))
         return moved
 
@@ -421,11 +421,11 @@ def _finish(total: _Sum, weight: float) -> MeanLaw:
             whole = float(mass.sum())
             mean = float((mass * points).sum()) / whole + (total.centre - n)
             points = points - mean
-        if plain:
-            with np.errstate(divide="ignore"):
+        with np.errstate(divide="ignore"):
+            if plain:
                 loss[side] = np.log(np.maximum(points, 0.0) / n)  # type: ignore[index]
-        else:
-            loss[side] = np.log1p(weight * np.maximum((points + (total.centre - n)) / n, -1.0))  # type: ignore[index]
+            else:
+                loss[side] = np.log1p(weight * np.maximum((points + (total.centre - n)) / n, -1.0))  # type: ignore[index]
     stretch, mass_error, shift = total.stretch, total.mass_error, 0.0
     if total.stretch:
         mass = mass / float(mass.sum())
