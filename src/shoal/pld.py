@@ -11,6 +11,7 @@ post-processing of that report.
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -38,7 +39,7 @@ _TINY = 5e-324
 _CROSSING = 1e-12
 """How far, in relative terms, bounds that are both exact may cross."""
 
-_HALVES = (256, 512, 1024, 2048, 4096)
+_HALVES = (384, 512, 1024, 2048, 4096)
 """Cells to a level of the law, from the coarsest to the finest."""
 
 SCALE_MAX, USERS_MAX, RATE_MIN, ROUNDS_MAX = 1e4, 10**9, 1e-10, 10**7
@@ -154,8 +155,8 @@ def _refined(parts: Parts, accuracy: float, answer: Callable[[int], list[_Answer
     excess = max(one.width for one in best) / accuracy
     while excess > 1.0 and place + 1 < len(_HALVES):
         # Widths fall with the square of the resolution; from a bad start it goes step by step.
-        jump = math.ceil(0.5 * math.log2(max(1.1 * excess, 2.0))) if excess < 64.0 else 1
-        place = min(place + jump, len(_HALVES) - 1)
+        wanted = _HALVES[place] * (math.sqrt(1.1 * excess) if excess < 64.0 else 2.0)
+        place = min(max(place + 1, bisect.bisect_left(_HALVES, wanted)), len(_HALVES) - 1)
         finer = answer(_HALVES[place])
         best = [replace(new, interval=_meet(old.interval, new.interval)) for old, new in zip(best, finer, strict=True)]
         before, excess = excess, max(one.width for one in best) / accuracy
