@@ -163,21 +163,32 @@ def _expand(excess: Callable[[float], float], least: float, most: float, start: 
 
 
 def _narrow(excess: Callable[[float], float], bracket: tuple[Point, Point], width: float) -> float:
-    """The met end of the bracket, once both ends are within the width."""
+    """The met end of the bracket, once both ends are within the width.
+
+    The Illinois rule: an end that stays twice in a row counts half, so that the next guess lies
+    beyond the root.
+    """
     bad, good = bracket
+    weight, stayed = {"bad": 1.0, "good": 1.0}, ""
     for turn in range(200):
         if abs(good[0] - bad[0]) <= width:
             break
-        x = _guess(bad, good, turn, 0.3 * width)
+        x = _guess((bad[0], bad[1] * weight["bad"]), (good[0], good[1] * weight["good"]), turn, 0.3 * width)
         there = (x, excess(x))
-        bad, good = (bad, there) if there[1] <= 0.0 else (there, good)
+        if there[1] <= 0.0:
+            good, stays, moves = there, "bad", "good"
+        else:
+            bad, stays, moves = there, "good", "bad"
+        weight[moves] = 1.0
+        weight[stays] = 0.5 * weight[stays] if stays == stayed else 1.0
+        stayed = stays
     return good[0]
 
 
 def _guess(bad: Point, good: Point, turn: int, margin: float) -> float:
     """Where to look next: just to either side of where a straight line crosses 0, at times the middle."""
     middle = 0.5 * (bad[0] + good[0])
-    if turn % 4 == 3 or not (math.isfinite(bad[1]) and math.isfinite(good[1])):
+    if turn % 8 == 7 or not (math.isfinite(bad[1]) and math.isfinite(good[1])):
         return middle
     root = bad[0] + (good[0] - bad[0]) * bad[1] / (bad[1] - good[1])
     towards = math.copysign(margin, good[0] - bad[0])

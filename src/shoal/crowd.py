@@ -77,7 +77,7 @@ from shoal.ratio import MeanRatio, Ratio
 
 _UNIT = 2.0**-53
 
-_GRID = 32.0
+_GRID = 64.0
 """Clone probabilities are taken from a grid of this many to a standard deviation of log(p_j / p),
 so that neighbouring questions share laws."""
 
@@ -240,6 +240,7 @@ def _blocks(clones: Clones) -> tuple[tuple[MeanRatio, float], ...]:
     deviation = math.sqrt(clone * coins)
     width = max(1, round(2.0 / clones.fineness * clone * coins), math.ceil(32.0 * deviation / clones.fineness))
     near = [max(0, math.floor(clone * coins + side * 4.0 * deviation) - first) for side in (-1.0, 1.0)]
+    near = [place - place % (4 * width) for place in near]
     pieces = [range(0, near[0], 4 * width), range(near[0], near[1], width), range(near[1], len(masses), 4 * width)]
     starts = [start for piece in pieces for start in piece if start < len(masses)]
     weights = np.add.reduceat(masses, starts)
@@ -304,12 +305,17 @@ def epsilon(parts: AnyParts, delta: float, accuracy: float = pld.ACCURACY) -> fl
 
     halves = _halfway(parts)
     if halves is not None:
-        mass, guess = _least(halves, 5e-3 * delta, 0.4 * delta, lambda p: _rough(p).above("forward").epsilon(0.5 * delta))
+        mass, guess = _least(
+            halves, 5e-3 * delta, 0.4 * delta, lambda p: _rough(p).above("forward").epsilon(0.5 * delta)
+        )
         step = _rough(_resolved(halves, mass))
         guess = ByZero(there=step.above("forward"), back=step.above("reverse")).epsilon(delta)
         # Mostly much better than the direct way, whose clones are fewer.
-        if guess < 0.8 * asked(_resolved(parts, 0.1 * delta)) or guess < _least(parts, 5e-3 * delta, 0.8 * delta, asked)[1]:
-            return min(local, _by_zero(halves, guess, mass, _half(accuracy)).epsilon(delta))
+        if (
+            guess < 0.8 * asked(_resolved(parts, 0.1 * delta))
+            or guess < _least(parts, 5e-3 * delta, 0.8 * delta, asked)[1]
+        ):
+            return min(local, _by_zero(halves, guess, mass, _half(accuracy), delta).epsilon(delta))
     mass, _ = _least(parts, 5e-3 * delta, 0.8 * delta, asked)
     return min(local, _smallest(_resolved(parts, mass), delta, _half(accuracy)))
 
@@ -329,7 +335,7 @@ def delta(parts: AnyParts, epsilon: float, accuracy: float = pld.ACCURACY) -> fl
         way, half_way = _least(halves, _LEAST, 0.5, lambda p: _rough(p).above("forward").delta(0.5 * epsilon))
         if (1.0 + math.exp(0.5 * epsilon)) * half_way < about:
             return min(local, _by_zero(halves, epsilon, way, _half(accuracy)).delta(epsilon))
-    together = Composition(parts=_resolved(parts, mass), half=_half(accuracy), budget=_BUDGET)
+    together = _fine(_resolved(parts, mass), _half(accuracy))
     return min(local, max(together.above(way).delta(epsilon) for way in _WAYS))
 
 
@@ -399,7 +405,7 @@ def _least(parts: AnyParts, low: float, high: float, estimate: Callable[[Parts],
         return estimate(_resolved(parts, math.exp(log_mass)))
 
     limits = (math.log(low), math.log(high))
-    best = optimize.minimize_scalar(at, bounds=limits, method="bounded", options={"xatol": 0.1})
+    best = optimize.minimize_scalar(at, bounds=limits, method="bounded", options={"xatol": 0.06})
     alone = estimate(_resolved(parts, 0.0))
     return (0.0, alone) if alone <= best.fun else (math.exp(best.x), float(best.fun))
 
@@ -409,11 +415,15 @@ def _rough(parts: Parts) -> Composition:
         (replace(part, fineness=_ROUGH // 2, is_bound=False) if isinstance(part, Clones) else part, rounds)
         for part, rounds in parts
     )
-    return Composition(parts=guessed, half=_ROUGH, budget=_BUDGET)
+    return _fine(guessed, _ROUGH)
+
+
+def _fine(parts: Parts, half: int) -> Composition:
+    return Composition(parts=parts, half=half, budget=_BUDGET)
 
 
 def _smallest(parts: Parts, delta: float, half: int) -> float:
-    together = Composition(parts=parts, half=half, budget=_BUDGET)
+    together = _fine(parts, half)
     if together.total_variation() <= delta:
         return 0.0
     return max(together.above(way).epsilon(delta) for way in _WAYS)
@@ -463,17 +473,23 @@ class ByZero:
         return high
 
 
-def _by_zero(halves: AnyParts, epsilon: float, mass: float, half: int) -> ByZero:
-    """About the best for this eps; `mass` at infinity is best for half of the way."""
-    curves = []
-    for way in _WAYS:
+def _by_zero(halves: AnyParts, epsilon: float, mass: float, half: int, delta: float | None = None) -> ByZero:
+    """About the best for this eps (or for this delta, near that eps); `mass` is best for half of the way."""
+    masses = [mass, mass]
+    for reach in (4.0, 1.5) if delta is not None else (4.0,):
+        for place, way in enumerate(_WAYS):
 
-        def asked(parts: Parts, way: Direction = way) -> float:
-            return _rough(parts).above(way).delta(0.5 * epsilon)
+            def asked(parts: Parts, way: Direction = way) -> float:
+                return _rough(parts).above(way).delta(0.5 * epsilon)
 
-        chosen = _least(halves, 0.25 * mass, min(0.5, 4.0 * mass), asked)[0] if mass else 0.0
-        curves.append(Composition(parts=_resolved(halves, chosen), half=half, budget=_BUDGET).above(way))
-    return ByZero(there=curves[0], back=curves[1])
+            if masses[place]:
+                low, high = masses[place] / reach, min(0.5, masses[place] * reach)
+                masses[place] = _least(halves, low, high, asked)[0]
+        there, back = (_resolved(halves, m) for m in masses)
+        if delta is not None:
+            rough = ByZero(there=_rough(there).above("forward"), back=_rough(back).above("reverse"))
+            epsilon = rough.epsilon(delta)
+    return ByZero(there=_fine(there, half).above("forward"), back=_fine(back, half).above("reverse"))
 
 
 def _power(parts: AnyParts, fpr: float, accuracy: float) -> float:

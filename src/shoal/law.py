@@ -390,12 +390,11 @@ def mean_laws(means: tuple[MeanRatio, ...], half: int, budget: float) -> tuple[M
 
     def sum_of(users: int) -> _Sum:
         if users not in sums:
-            total = one
-            for bit in bin(users)[3:]:
-                total = _fit(_clip(_add(total, total), most, share))
-                if bit == "1":
-                    total = _clip(_add(total, one), most, share)
-            sums[users] = total
+            if users % 2:
+                sums[users] = _clip(_add(sum_of(users - 1), one), most, share)
+            else:
+                half_of_them = sum_of(users // 2)
+                sums[users] = _fit(_clip(_add(half_of_them, half_of_them), most, share))
         return sums[users]
 
     totals = [sum_of(means[0].users)]

@@ -49,7 +49,7 @@ _UNIT = 2.0**-53
 _SPAN = 9.0
 """Reports are clipped to this many deviations beyond the places where users stand."""
 
-_LONGEST = 1 << 14
+_LONGEST = 1 << 13
 """Cells of the lattice of one score at most."""
 
 
@@ -80,7 +80,7 @@ class Opposite:
         return self.users <= USERS_MAX and self.ratio.scale >= SCALE_MIN
 
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
-        sums = _sums(self, half // 4, budget)
+        sums = _sums(self, half // 6, budget)
         one, two = ((1.0 - self.weight) * sums.masses[0] + self.weight * moved for moved in sums.masses[1:])
         error = sums.error + 16.0 * _UNIT
         base, top = (one, two) if direction == "forward" else (two, one)
@@ -93,7 +93,7 @@ class Opposite:
         return Pair(side=side, loss=loss[order], base=base[order], top=top[order], infinite=lost)
 
     def test_error(self, half: int, budget: float) -> tuple[float, float]:
-        return _sums(self, half // 4, budget).error, 0.0
+        return _sums(self, half // 6, budget).error, 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +202,6 @@ def _tidy(a: _Sums, fineness: int, budget: float) -> _Sums:
     masses[:, -1] += a.masses[:, high:].sum(axis=1)
     error = a.error + (a.masses.shape[1] - high + low) * _UNIT
     a = replace(a, start=a.start + low, masses=masses, error=error)
-    while a.masses.shape[1] > 40 * fineness:
+    while a.masses.shape[1] > 24 * fineness:
         a = _coarser(a)
     return a
