@@ -12,7 +12,7 @@ MAKERS = [
     ShuffledCheckIn(users=10_000, rate=0.1, sigma=1.0, crowd="identical"),
     SubsampledShuffle(users=10_000, sample=100, sigma=1.0, crowd="identical"),
     BallsAndBins(bins=100, sigma=1.0),
-    Shuffle(users=10_000, sigma=1.0, adjacency="replace"),
+    Shuffle(users=10_000, sigma=1.0, adjacency="replace", crowd="identical"),
 ]
 
 
@@ -31,7 +31,7 @@ def test_sigma_meets_the_target_tightly(m, epsilon, method):
 @pytest.mark.parametrize("m", MAKERS, ids=lambda m: f"{m.label}-{m.adjacency}")
 @pytest.mark.parametrize("epsilon", [0.2, 1.0, 50.0])
 def test_rounds_is_the_largest_number(m, epsilon):
-    m = m.replace(sigma=200.0 if m.label in ("local", "balls-and-bins") or m.adjacency == "replace" else 2.0)
+    m = m.replace(sigma=200.0 if m.label in ("local", "balls-and-bins") else 4.0)
     found = calibrate.rounds(m, epsilon=epsilon, delta=1e-5, method="rdp")
     below, above = m.epsilon(delta=1e-5, rounds=[found, found + 1], method="rdp")
     assert below.upper <= epsilon < above.upper
@@ -65,10 +65,20 @@ def test_users_may_start_above_one():
     assert m.replace(users=found).epsilon(delta=1e-6, rounds=50).upper <= 0.5
 
 
+def test_any_crowd():
+    m = ShuffledCheckIn(users=10_000, rate=0.1, sigma=1.0)
+    target = {"epsilon": 0.1, "delta": 1e-5, "tolerance": 0.03}
+    found = calibrate.sigma(lambda s: m.replace(sigma=s), **target)
+    ideal = calibrate.sigma(lambda s: m.replace(sigma=s, crowd="identical"), **target)
+    assert m.replace(sigma=found).epsilon(delta=1e-5).upper <= 0.1
+    assert m.replace(sigma=0.95 * found).epsilon(delta=1e-5).upper > 0.1
+    assert ideal < found
+
+
 def test_unreachable_targets_say_so():
-    m = Shuffle(users=10, sigma=1.0)
-    with pytest.raises(ValueError, match=r"epsilon must be reachable, got 0.1, which no number of users meets"):
-        calibrate.users(lambda n: m.replace(users=n), epsilon=0.1, delta=1e-6)
+    m = Shuffle(users=10, sigma=1.0, crowd="identical")
+    with pytest.raises(ValueError, match=r"epsilon must be reachable, got 1e-10, which no number of users meets"):
+        calibrate.users(lambda n: m.replace(users=n), epsilon=1e-10, delta=1e-6, method="rdp")
     with pytest.raises(ValueError, match=r"epsilon must be at least .*, the cost of one round, got 0.1"):
         calibrate.rounds(m, epsilon=0.1, delta=1e-6)
     with pytest.raises(ValueError, match=r"epsilon must be positive, got 0.0"):

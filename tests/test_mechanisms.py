@@ -146,16 +146,25 @@ def test_the_default_crowd_is_the_safe_one():
         assert "idealised" in m.replace(crowd="identical").assumption
 
 
-def test_lower_ends_for_any_crowd_come_from_a_crowd_that_can_happen():
-    """The local guarantee is an upper bound for any crowd, not a lower one."""
+def test_any_crowd_lies_between_crowds_that_can_happen_and_the_local_guarantee():
     m = Shuffle(users=1000, sigma=2.0)
-    ideal = m.replace(crowd="identical")
+    ideal, local = m.replace(crowd="identical"), LocalGaussian(sigma=2.0)
     for ask in (lambda x: x.epsilon(delta=1e-6), lambda x: x.delta(epsilon=0.1), lambda x: x.tradeoff(0.01)):
-        assert ask(m).lower == ask(ideal).lower
-        assert ask(m).upper == ask(LocalGaussian(sigma=2.0)).upper
+        assert ask(ideal).upper < ask(m).lower < ask(m).upper < ask(local).lower
     both = shoal.Accountant().compose(m).compose(LocalGaussian(sigma=5.0))
     same = shoal.Accountant().compose(ideal).compose(LocalGaussian(sigma=5.0))
-    assert both.epsilon(delta=1e-6).lower == same.epsilon(delta=1e-6).lower
+    assert same.epsilon(delta=1e-6).upper < both.epsilon(delta=1e-6).upper
+
+
+def test_renyi_dp_for_any_crowd_is_refused():
+    m = Shuffle(users=1000, sigma=2.0)
+    for ask in (
+        lambda: m.rdp(2),
+        lambda: m.epsilon(delta=1e-6, method="rdp"),
+        lambda: shoal.Accountant().compose(m).rdp(2),
+    ):
+        with pytest.raises(ValueError, match="use method 'tight' for any crowd, or crowd 'identical'"):
+            ask()
 
 
 def test_zero_dimensional_arrays_are_numbers():

@@ -181,10 +181,14 @@ class Clones:
         return stray(self.ratio.scale, self.exponent) * moved * (1.0 + 16.0 * _UNIT)
 
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
-        blocks = self.blocks()
+        blocks, still = self.blocks()
         laws = mean_laws(tuple(mean for mean, _ in blocks), half, budget)
         pairs = [law.pair(side, direction) for law in laws]
         weights = [weight for _, weight in blocks]
+        if still:
+            one = np.ones(1)
+            pairs.append(Pair(side=side, loss=0.0 * one, base=one, top=one, infinite=0.0))
+            weights.append(still)
         loss = np.concatenate([pair.loss for pair in pairs])
         order = np.argsort(loss)
         base, top = (
@@ -199,8 +203,8 @@ class Clones:
             return replace(mixed, infinite=mixed.infinite + self.cost)
         return _without_base(mixed, self.cost)
 
-    def blocks(self) -> tuple[tuple[MeanRatio, float], ...]:
-        """Identical crowds, of increasing size, and the probability of each."""
+    def blocks(self) -> tuple[tuple[tuple[MeanRatio, float], ...], float]:
+        """Identical crowds, of increasing size, with their probabilities; and that of nothing to see."""
         return _blocks(self)
 
     def test_error(self, half: int, budget: float) -> tuple[float, float]:
@@ -213,7 +217,7 @@ def _without_base(pair: Pair, mass: float) -> Pair:
     above = np.cumsum(pair.base[::-1])[::-1]
     last = len(above) - 1 - int(np.searchsorted(above[::-1], mass))
     if last < 0:
-        return replace(pair, loss=pair.loss[:0], base=pair.base[:0], top=pair.top[:0], infinite=1.0)
+        return replace(pair, infinite=1.0)
     beyond = float(above[last + 1]) if last + 1 < len(above) else 0.0
     part = min(1.0, (mass - beyond) / float(pair.base[last])) if pair.base[last] > 0.0 else 1.0
     base, top = pair.base[: last + 1].copy(), pair.top[: last + 1].copy()
@@ -226,7 +230,7 @@ def _without_base(pair: Pair, mass: float) -> Pair:
 
 
 @functools.lru_cache(maxsize=256)
-def _blocks(clones: Clones) -> tuple[tuple[MeanRatio, float], ...]:
+def _blocks(clones: Clones) -> tuple[tuple[tuple[MeanRatio, float], ...], float]:
     crowd, spare = clones.crowd, clones.spare
     clone = math.exp(-clones.exponent)
     sampled = crowd.sample is not None
@@ -239,24 +243,26 @@ def _blocks(clones: Clones) -> tuple[tuple[MeanRatio, float], ...]:
     # Four deviations either way are cut finely, the rest four times less so.
     deviation = math.sqrt(clone * coins)
     width = max(1, round(2.0 / clones.fineness * clone * coins), math.ceil(32.0 * deviation / clones.fineness))
-    near = [max(0, math.floor(clone * coins + side * 4.0 * deviation) - first) for side in (-1.0, 1.0)]
-    near = [place - place % (4 * width) for place in near]
-    pieces = [range(0, near[0], 4 * width), range(near[0], near[1], width), range(near[1], len(masses), 4 * width)]
+    far = 4 * width
+    low = max(0, math.floor(clone * coins - 4.0 * deviation) - first) // far * far
+    high = -(-max(0, math.ceil(clone * coins + 4.0 * deviation) - first) // far) * far
+    pieces = [range(0, low, far), range(low, high, width), range(high, len(masses), far)]
     starts = [start for piece in pieces for start in piece if start < len(masses)]
     weights = np.add.reduceat(masses, starts)
-    found = []
+    found, still = [], 0.0
     for start, end, weight in zip(starts, [*starts[1:], len(masses)], weights.tolist(), strict=True):
-        low, high = first + start, first + end - 1
+        least, most = first + start, first + end - 1
         if not clones.is_bound:
-            low = high = (low + high) // 2
-        if not sampled:
-            found.append((MeanRatio(ratio=crowd.ratio, users=low + 1), weight * (1.0 + error)))
-        elif high > 0:
-            mean = MeanRatio(
-                ratio=crowd.ratio, users=max(low, 1), weight=min(1.0, high / (high + outside) * (1.0 + 8.0 * _UNIT))
-            )
-            found.append((mean, weight * (1.0 + error)))
-    return tuple(found)
+            least = most = (least + most) // 2
+        mean = MeanRatio(ratio=crowd.ratio, users=least + 1)
+        if sampled:
+            if most == 0:
+                still = weight * (1.0 + error)
+                continue
+            most_weight = min(1.0, most / (most + outside) * (1.0 + 8.0 * _UNIT))
+            mean = MeanRatio(ratio=crowd.ratio, users=max(least, 1), weight=most_weight)
+        found.append((mean, weight * (1.0 + error)))
+    return tuple(found), still
 
 
 def _binomial(trials: int, exponent: float, spare: float) -> tuple[int, FloatArray, float]:
@@ -301,7 +307,7 @@ def epsilon(parts: AnyParts, delta: float, accuracy: float = pld.ACCURACY) -> fl
         return local
 
     def asked(parts: Parts) -> float:
-        return _rough(parts).above("forward").epsilon(delta)
+        return max(_rough(parts).above(way).epsilon(delta) for way in _WAYS)
 
     halves = _halfway(parts)
     if halves is not None:
@@ -327,7 +333,7 @@ def delta(parts: AnyParts, epsilon: float, accuracy: float = pld.ACCURACY) -> fl
         return local
 
     def asked(parts: Parts) -> float:
-        return _rough(parts).above("forward").delta(epsilon)
+        return max(_rough(parts).above(way).delta(epsilon) for way in _WAYS)
 
     mass, about = _least(parts, _LEAST, 0.5, asked)
     halves = _halfway(parts)
@@ -402,7 +408,7 @@ def _least(parts: AnyParts, low: float, high: float, estimate: Callable[[Parts],
     """The mass at infinity, between low and high or 0, for which the estimate is least, and that estimate."""
 
     def at(log_mass: float) -> float:
-        return estimate(_resolved(parts, math.exp(log_mass)))
+        return min(1e9, estimate(_resolved(parts, math.exp(log_mass))))
 
     limits = (math.log(low), math.log(high))
     best = optimize.minimize_scalar(at, bounds=limits, method="bounded", options={"xatol": 0.06})
@@ -479,8 +485,8 @@ def _by_zero(halves: AnyParts, epsilon: float, mass: float, half: int, delta: fl
     for reach in (4.0, 1.5) if delta is not None else (4.0,):
         for place, way in enumerate(_WAYS):
 
-            def asked(parts: Parts, way: Direction = way) -> float:
-                return _rough(parts).above(way).delta(0.5 * epsilon)
+            def asked(parts: Parts, way: Direction = way, leg: float = 0.5 * epsilon) -> float:
+                return _rough(parts).above(way).delta(leg)
 
             if masses[place]:
                 low, high = masses[place] / reach, min(0.5, masses[place] * reach)
@@ -497,8 +503,8 @@ def _power(parts: AnyParts, fpr: float, accuracy: float) -> float:
         return pld.tradeoff(_local(parts), [fpr])[0].upper
 
     def estimate(parts: Parts) -> float:
-        epsilon, delta = _rough(parts).above("forward").points()
-        return float(np.min(fpr * np.exp(np.minimum(epsilon, 700.0)) + delta, initial=1.0))
+        curves = (_rough(parts).above(way).points() for way in _WAYS)
+        return max(float(np.min(fpr * np.exp(np.minimum(e, 700.0)) + d, initial=1.0)) for e, d in curves)
 
     mass, _ = _least(parts, max(_LEAST, 1e-6 * fpr), 0.05 * fpr, estimate)
     return pld.highest_power(_resolved(parts, mass), fpr, _half(accuracy))

@@ -442,7 +442,7 @@ class Bounds:
         if crowd.is_any(self.upper):
             raise ValueError(
                 "crowd must be 'identical' for Rényi DP, got 'any', whose bound leaves mass at infinity, where no "
-                "Rényi divergence is finite: use method 'tight' for any crowd, or crowd 'identical' if you may assume it"
+                "Rényi divergence is finite: use method 'tight' for any crowd, or crowd 'identical' if that holds"
             )
         return self.lower  # type: ignore[return-value]  # ratios, since no crowd is "any"
 

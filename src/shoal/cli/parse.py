@@ -98,12 +98,14 @@ def mechanism(kind: str, given: dict[str, str | None], adjacency: str, **known: 
     return cls(**{**fields, **known})
 
 
-def crowds(kind: str, choice: str | None) -> list[str | None]:
-    """The crowds to show, or [None] for a mechanism without one."""
+def crowds(kind: str, choice: str | None, *, by_rdp: bool = False) -> list[str | None]:
+    """The crowds to show, or [None] for a mechanism without one; Rényi DP knows the identical crowd only."""
     if kind not in CROWDED:
         if choice is not None:
             raise ValueError(f"crowd is not a parameter of {kind}: no other user matters")
         return [None]
+    if choice is None and by_rdp:
+        return ["identical"]
     return ["identical", "any"] if choice in (None, "both") else [choice]
 
 
@@ -115,6 +117,11 @@ def log_spaced(first: int, last: int, also: list[int], count: int = 60) -> list[
     """About `count` whole numbers, evenly spaced on a logarithmic scale, and those in `also`."""
     points = (first * (last / first) ** (i / max(count - 1, 1)) for i in range(count))
     return sorted({*also, *(min(last, round(p)) for p in points)})
+
+
+def points_for(crowd: str | None) -> int:
+    """How many points a curve has: any crowd costs a second or so at each."""
+    return 8 if crowd == "any" else 60
 
 
 def evenly_spaced(values: list[float], count: int = 60) -> list[float]:
