@@ -22,7 +22,7 @@ a factor of 1 - 1e-5, more than the rounding of single precision, so that none i
 
 from __future__ import annotations
 
-import math
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ from shoal import _validate
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From outputs and labels to one loss per user."""
 
-MICROBATCH = 128
+MICROBATCH = 512
 """Users worked on at once: large enough for fast products, small enough for the cache."""
 
 _MARGIN = 1.0 - 1e-5
@@ -199,9 +199,8 @@ class _Layers:
                 return _Each.of(model, inputs, labels, loss)
             values.sum().backward()
         layers = []
-        for module, (x,) in zip(owners, calls, strict=True):
-            g = record.gradients.get(id(module))
-            layers.append(_layer(module, x, torch.zeros(()) if g is None else g))
+        for module, (a,) in zip(owners, calls, strict=True):
+            layers.append(_layer(module, a, record.gradients[id(module)]))
         return cls(layers=layers, losses=values.detach())
 
     def squares(self) -> Tensor:
@@ -212,33 +211,55 @@ class _Layers:
 
 
 class _Record:
+    """Inputs (a convolution's as patches) and output gradients of layers, taken while the model runs."""
+
     def __init__(self) -> None:
         self.inputs: dict[int, list[Tensor]] = {}
         self.gradients: dict[int, Tensor] = {}
 
-    def note(self, module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+    def forward(self, module: nn.Module, x: Tensor) -> Tensor:
+        """The layer's output; the patches that the gradient needs serve a first convolution as well."""
         key = id(module)
-        self.inputs.setdefault(key, []).append(inputs[0].detach())
+        if isinstance(module, nn.Conv2d):
+            a = _patches(x.detach(), module)
+            output = F.conv2d(
+                x, module.weight, module.bias, module.stride, module.padding, module.dilation
+            ) if x.requires_grad else _convolved(a, x, module)
+        else:
+            a = x.detach()
+            output = F.linear(x, module.weight, module.bias)
+        self.inputs.setdefault(key, []).append(a)
         if not output.requires_grad:  # the first layer: nothing before it is trained
             output.requires_grad_()
         output.register_hook(lambda g: self.gradients.__setitem__(key, g))
+        return output
 
 
 @contextmanager
 def _recording(owners: list[nn.Module]) -> Iterator[_Record]:
     """Parameters count as constants meanwhile, so that the backward pass skips their gradients."""
     record = _Record()
-    handles = [m.register_forward_hook(record.note) for m in owners]
     parameters = [p for m in owners for p in m.parameters(recurse=False)]
     try:
+        for m in owners:
+            m.forward = functools.partial(record.forward, m)
         for p in parameters:
             p.requires_grad_(False)
         yield record
     finally:
+        for m in owners:
+            m.__dict__.pop("forward", None)
         for p in parameters:
             p.requires_grad_(True)
-        for handle in handles:
-            handle.remove()
+
+
+def _convolved(patches: Tensor, x: Tensor, conv: nn.Conv2d) -> Tensor:
+    """The convolution as one product over all patches; its result is laid out channels-last."""
+    kernel = conv.weight.permute(2, 3, 1, 0).reshape(-1, conv.out_channels)
+    flat_patches = patches.flatten(0, 1)
+    product = flat_patches @ kernel if conv.bias is None else torch.addmm(conv.bias, flat_patches, kernel)
+    rows = _positions(x.shape[2], conv, 0)
+    return product.view(len(x), rows, -1, conv.out_channels).permute(0, 3, 1, 2)
 
 
 class _Layer:
@@ -281,22 +302,24 @@ def _products(a: Tensor, g: Tensor) -> Tensor:
     return torch.bmm(g.mT, a)
 
 
-def _layer(module: nn.Module, x: Tensor, g: Tensor) -> _Layer:
+def _layer(module: nn.Module, a: Tensor, g: Tensor) -> _Layer:
     if isinstance(module, nn.Conv2d):
-        return _Layer(module, _patches(x, module), g.permute(0, 2, 3, 1).flatten(1, 2))
-    return _Layer(module, x.reshape(len(x), -1, x.shape[-1]), g.reshape(len(g), -1, g.shape[-1]))
+        return _Layer(module, a, g.permute(0, 2, 3, 1).flatten(1, 2))
+    return _Layer(module, a.reshape(len(a), -1, a.shape[-1]), g.reshape(len(g), -1, g.shape[-1]))
+
+
+def _positions(size: int, conv: nn.Conv2d, axis: int) -> int:
+    """How many output positions a convolution has along an axis of that size."""
+    padding, stride, dilation = conv.padding[axis], conv.stride[axis], conv.dilation[axis]
+    return (size + 2 * int(padding) - dilation * (conv.kernel_size[axis] - 1) - 1) // stride + 1
 
 
 def _patches(x: Tensor, conv: nn.Conv2d) -> Tensor:
     """The inputs of each output position, B x L x K with K in the order (row, column, channel)."""
-    (ph, pw), (sh, sw), (dh, dw) = conv.padding, conv.stride, conv.dilation  # type: ignore[misc]
-    kh, kw = conv.kernel_size
+    (ph, pw), (sh, sw), (dh, dw), (kh, kw) = conv.padding, conv.stride, conv.dilation, conv.kernel_size  # type: ignore[misc]
+    rows, columns = (_positions(x.shape[2 + axis], conv, axis) for axis in (0, 1))
     last = F.pad(x.permute(0, 2, 3, 1), (0, 0, pw, pw, ph, ph)).contiguous()
-    users, height, width, channels = last.shape
-    rows = (height - dh * (kh - 1) - 1) // sh + 1
-    columns = (width - dw * (kw - 1) - 1) // sw + 1
     b, h, w, c = last.stride()
-    view = last.as_strided(
-        (users, rows, columns, kh, kw, channels), (b, h * sh, w * sw, h * dh, w * dw, c)
-    )
+    users, channels = len(last), last.shape[3]
+    view = last.as_strided((users, rows, columns, kh, kw, channels), (b, h * sh, w * sw, h * dh, w * dw, c))
     return view.reshape(users, rows * columns, kh * kw * channels)

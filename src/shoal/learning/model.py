@@ -18,14 +18,20 @@ CENTRE, SPREAD = 0.1307, 0.3081
 _LEAST_SIDE = 14
 
 
+class Flatten(nn.Module):
+    """All positions and channels of a user in one row, in the order of channels-last memory: nothing is copied."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.permute(0, 2, 3, 1).flatten(1)
+
+
 def small(side: int, classes: int) -> nn.Sequential:
-    """One convolution, pooled, and one linear layer: 8,890 parameters for 28 x 28 images and ten classes."""
-    after = ((side - 2) // 2 + 1) // 2
+    """One convolution and one linear layer: 8,890 parameters for 28 x 28 images and ten classes."""
+    after = (side + 4 - 8) // 4 + 1
     return nn.Sequential(
-        nn.Conv2d(1, 16, 8, stride=2, padding=3),
+        nn.Conv2d(1, 16, 8, stride=4, padding=2),
         nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
+        Flatten(),
         nn.Linear(16 * after * after, classes),
     )
 
@@ -40,7 +46,7 @@ def opacus(side: int, classes: int) -> nn.Sequential:
         nn.Conv2d(16, 32, 4, stride=2),
         nn.ReLU(),
         nn.MaxPool2d(2, 1),
-        nn.Flatten(),
+        Flatten(),
         nn.Linear(32 * after * after, 32),
         nn.ReLU(),
         nn.Linear(32, classes),
