@@ -1,4 +1,4 @@
-"""Makes src/shoal/learning/digits.npz, the embedded digits, from MNIST: every 12th training and every 10th test image."""
+"""Makes src/shoal/learning/digits.npz, the embedded digits: every 12th training and 10th test image of MNIST."""
 
 import argparse
 import hashlib

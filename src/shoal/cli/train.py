@@ -81,18 +81,26 @@ class BudgetCrowd(str, enum.Enum):
     identical = "identical"
 
 
-def train(  # noqa: PLR0915
-    preset: Annotated[Preset, typer.Option(help="Settings to start from; every other option overrides one.")] = Preset.digits,
+def train(
+    preset: Annotated[
+        Preset, typer.Option(help="Settings to start from; every other option overrides one.")
+    ] = Preset.digits,
     data: Annotated[
-        str | None, typer.Option(metavar="NAME", help="digits (embedded), mnist, fashion-mnist, or a folder of IDX files.")
+        str | None,
+        typer.Option(metavar="NAME", help="digits (embedded), mnist, fashion-mnist, or a folder of IDX files."),
     ] = None,
     data_dir: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where the files of mnist or fashion-mnist are kept. [default: cache]")
+        Path | None,
+        typer.Option(metavar="DIR", help="Where the files of mnist or fashion-mnist are kept. [default: cache]"),
     ] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Never download.")] = False,
     protocol: Annotated[Protocol | None, typer.Option(help="Who takes part, and who is trusted.")] = None,
-    users: Annotated[str | None, typer.Option(metavar="N", help="The first N images only, one a user. [default: all]")] = None,
-    rate: Annotated[str | None, typer.Option(metavar="P", help="Probability of taking part (check-in, central).")] = None,
+    users: Annotated[
+        str | None, typer.Option(metavar="N", help="The first N images only, one a user. [default: all]")
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option(metavar="P", help="Probability of taking part (check-in, central).")
+    ] = None,
     sample: Annotated[str | None, typer.Option(metavar="M", help="Users sampled each round (subsampled).")] = None,
     sigma: Annotated[str | None, typer.Option(metavar="X", help="Noise multiplier of a report.")] = None,
     clip: Annotated[float | None, typer.Option(metavar="C", help="Clipping norm of a user's gradient.")] = None,
@@ -105,14 +113,23 @@ def train(  # noqa: PLR0915
     network: Annotated[Network, typer.Option(help="small: 8,890 parameters; opacus: 26,010.")] = Network.small,
     optimiser: Annotated[OptimiserChoice, typer.Option(help="SGD or Adam.")] = OptimiserChoice.sgd,
     learning_rate: Annotated[float | None, typer.Option(metavar="R", help="Learning rate of the first round.")] = None,
-    momentum: Annotated[float, typer.Option(metavar="B", help="Momentum (Adam: the first beta, 0.9 unless given).")] = 0.0,
+    momentum: Annotated[
+        float, typer.Option(metavar="B", help="Momentum (Adam: the first beta, 0.9 unless given).")
+    ] = 0.0,
     weight_decay: Annotated[float, typer.Option(metavar="L", help="Weight decay.")] = 0.0,
-    schedule: Annotated[ScheduleChoice, typer.Option(help="Learning rate down to 0, or constant.")] = ScheduleChoice.linear,
-    average: Annotated[float, typer.Option(metavar="A", help="Decay of the moving average of weights; 0 for none.")] = 0.0,
+    schedule: Annotated[
+        ScheduleChoice, typer.Option(help="Learning rate down to 0, or constant.")
+    ] = ScheduleChoice.linear,
+    average: Annotated[
+        float, typer.Option(metavar="A", help="Decay of the moving average of weights; 0 for none.")
+    ] = 0.0,
     seed: Annotated[
-        int | None, typer.Option(metavar="S", help="Repeatable, and therefore not private. [default: the system's generator]")
+        int | None,
+        typer.Option(metavar="S", help="Repeatable, and therefore not private. [default: the system's generator]"),
     ] = None,
-    path: Annotated[PathChoice, typer.Option(help="One sum and one draw of noise, or every report on its own.")] = PathChoice.fast,
+    path: Annotated[
+        PathChoice, typer.Option(help="One sum and one draw of noise, or every report on its own.")
+    ] = PathChoice.fast,
     evaluate_every: Annotated[int, typer.Option(metavar="K", help="Rounds between evaluations.")] = 20,
     checkpoint_every: Annotated[int, typer.Option(metavar="K", help="Rounds between checkpoints.")] = 20,
     threads: Annotated[int, typer.Option(metavar="K", help="Threads of PyTorch; more are often slower.")] = 1,
@@ -163,7 +180,11 @@ def train(  # noqa: PLR0915
         "learning_rate": learning_rate,
     }
     if resume is not None:
-        clash = [k for k, v in {**given, "out": out, "seed": seed, "epsilon": epsilon, "users": users}.items() if v is not None]
+        clash = [
+            k
+            for k, v in {**given, "out": out, "seed": seed, "epsilon": epsilon, "users": users}.items()
+            if v is not None
+        ]
         if clash:
             raise ValueError(f"{clash[0]} cannot be given with resume: the run keeps its settings")
         folder = resume
@@ -241,7 +262,9 @@ def _data(name: str, data_dir: Path | None, offline: bool, quiet: bool) -> Datas
 
     from shoal.learning import load
 
-    with Progress(TextColumn("{task.description}"), BarColumn(), DownloadColumn(), transient=True, disable=quiet) as bar:
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), transient=True, disable=quiet
+    ) as bar:
         tasks: dict[str, Any] = {}
 
         def show(what: str, done: int, total: int | None) -> None:
@@ -357,11 +380,14 @@ def _finish(folder: Path, figures: Any, as_json: bool) -> None:
             }
         )
         return
-    title = f"After round {last.round:,}: accuracy {last.accuracy:.2%}; ε at δ = {show.plain(config.delta)}, {config.mechanism.adjacency} adjacency"
+    show.say(f"\nAfter round {last.round:,}: accuracy {last.accuracy:.2%} on test images.")
+    title = f"δ = {show.plain(config.delta)}, {config.mechanism.adjacency} adjacency"
     cells = [[name, show.rounded(value)] for name, value in at_end.items()]
     show.table(title, ["accountant (crowd)", "ε ≤"], cells)
     if not config.private:
-        show.say("Seeded, so not private: who knows the seed can subtract the noise. ε is that of the same run unseeded.")
+        show.say(
+            "Seeded, so not private: who knows the seed can subtract the noise. ε is that of the same run unseeded."
+        )
     show.say(f"Run folder: {folder} (metrics.jsonl, {privacy.name}, model.pt)")
     for picture in pictures:
         show.say(f"Picture: {picture}")

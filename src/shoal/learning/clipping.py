@@ -30,7 +30,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from shoal import _validate
 
@@ -41,12 +41,15 @@ MICROBATCH = 512
 """Users worked on at once: large enough for fast products, small enough for the cache."""
 
 _MARGIN = 1.0 - 1e-5
+_GHOST_POSITIONS = 16
+"""With more positions than these, forming the products was always faster where it was measured."""
+
 _MIXING = (nn.modules.batchnorm._BatchNorm,)
 
 
 def user_losses(outputs: Tensor, labels: Tensor) -> Tensor:
     """Cross entropy of each user."""
-    return F.cross_entropy(outputs, labels, reduction="none")
+    return functional.cross_entropy(outputs, labels, reduction="none")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +84,7 @@ def clipped_sum(
     size = sum(p.numel() for p in trainable(model))
     total = torch.zeros(size, dtype=torch.float64)
     norms, losses = [inputs.new_zeros(0)], [inputs.new_zeros(0)]
-    for x, y in zip(inputs.split(microbatch), labels.split(microbatch), strict=True):
+    for x, y in _microbatches(inputs, labels, microbatch):
         found = per_user(model, x, y, loss)
         norm = found.squares().sqrt()
         total += found.weighted(_factors(norm, bound)).to(total.dtype)
@@ -102,17 +105,27 @@ def clipped_each(
     """Every user's clipped gradient, a row each: what the clients compute. Memory: users times parameters."""
     _, bound = _checked(model, inputs, labels, clip, microbatch)
     rows = [inputs.new_zeros(0, sum(p.numel() for p in trainable(model)))]
-    for x, y in zip(inputs.split(microbatch), labels.split(microbatch), strict=True):
+    for x, y in _microbatches(inputs, labels, microbatch):
         found = _Each.of(model, x, y, loss)
         rows.append(found.gradients * _factors(found.squares().sqrt(), bound)[:, None])
     return torch.cat(rows)
 
 
+def _microbatches(inputs: Tensor, labels: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
+    for i in range(0, len(inputs), size):
+        yield inputs[i : i + size], labels[i : i + size]
+
+
 def is_fast(model: nn.Module) -> bool:
     """Whether the model's gradients are clipped without `torch.func`: linear layers and convolutions only."""
-    owners = [m for m in model.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
+    owners = _owners(model)
     seen = [id(p) for m in owners for p in m.parameters(recurse=False)]
     return all(_is_known(m) for m in owners) and len(set(seen)) == len(seen)
+
+
+def _owners(model: nn.Module) -> list[nn.Module]:
+    """The layers with trained parameters of their own."""
+    return [m for m in model.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
 
 
 def _is_known(layer: nn.Module) -> bool:
@@ -191,13 +204,15 @@ class _Layers:
 
     @classmethod
     def of(cls, model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> _Layers | _Each:
-        owners = [m for m in model.modules() if next(m.parameters(recurse=False), None) is not None]
+        owners = _owners(model)
         with _recording(owners) as record, torch.enable_grad():
             values = loss(model(inputs), labels)
             calls = [record.inputs.get(id(m), []) for m in owners]
-            if any(len(c) != 1 for c in calls):  # a layer used twice, or around its own forward
-                return _Each.of(model, inputs, labels, loss)
-            values.sum().backward()
+            once = all(len(c) == 1 for c in calls)
+            if once:
+                values.sum().backward()  # type: ignore[no-untyped-call]
+        if not once:  # a layer used twice, or passed over
+            return _Each.of(model, inputs, labels, loss)
         layers = []
         for module, (a,) in zip(owners, calls, strict=True):
             layers.append(_layer(module, a, record.gradients[id(module)]))
@@ -222,16 +237,14 @@ class _Record:
         key = id(module)
         if isinstance(module, nn.Conv2d):
             a = _patches(x.detach(), module)
-            output = F.conv2d(
-                x, module.weight, module.bias, module.stride, module.padding, module.dilation
-            ) if x.requires_grad else _convolved(a, x, module)
+            output = type(module).forward(module, x) if x.requires_grad else _convolved(a, x, module)
         else:
             a = x.detach()
-            output = F.linear(x, module.weight, module.bias)
+            output = type(module).forward(module, x)
         self.inputs.setdefault(key, []).append(a)
         if not output.requires_grad:  # the first layer: nothing before it is trained
             output.requires_grad_()
-        output.register_hook(lambda g: self.gradients.__setitem__(key, g))
+        output.register_hook(lambda g: self.gradients.__setitem__(key, g))  # type: ignore[no-untyped-call]
         return output
 
 
@@ -258,8 +271,8 @@ def _convolved(patches: Tensor, x: Tensor, conv: nn.Conv2d) -> Tensor:
     kernel = conv.weight.permute(2, 3, 1, 0).reshape(-1, conv.out_channels)
     flat_patches = patches.flatten(0, 1)
     product = flat_patches @ kernel if conv.bias is None else torch.addmm(conv.bias, flat_patches, kernel)
-    rows = _positions(x.shape[2], conv, 0)
-    return product.view(len(x), rows, -1, conv.out_channels).permute(0, 3, 1, 2)
+    rows, columns = (_positions(x.shape[2 + axis], conv, axis) for axis in (0, 1))
+    return product.view(len(x), rows, columns, conv.out_channels).permute(0, 3, 1, 2)
 
 
 class _Layer:
@@ -269,9 +282,8 @@ class _Layer:
         self.module, self.a, self.g = module, a, g
         _, positions, k = a.shape
         o = g.shape[2]
-        # Products cost L K O operations a user and O K numbers to write and read; Gram matrices L^2 (K + O)
-        # and the product again.
-        self.products = None if 2 * positions**2 <= k * o and positions <= _GHOST_POSITIONS else _products(a, g)
+        # Products cost O K numbers a user to write and read; Gram matrices L^2 (K + O) operations more.
+        self.products = None if positions <= _GHOST_POSITIONS and 2 * positions**2 <= k * o else torch.bmm(g.mT, a)
         self.bias = g.sum(dim=1) if getattr(module, "bias", None) is not None else None
 
     def squares(self) -> Tensor:
@@ -295,30 +307,29 @@ class _Layer:
         return [weight] if self.bias is None else [weight, factors @ self.bias]
 
 
-_GHOST_POSITIONS = 16
-
-
-def _products(a: Tensor, g: Tensor) -> Tensor:
-    return torch.bmm(g.mT, a)
-
-
 def _layer(module: nn.Module, a: Tensor, g: Tensor) -> _Layer:
     if isinstance(module, nn.Conv2d):
         return _Layer(module, a, g.permute(0, 2, 3, 1).flatten(1, 2))
     return _Layer(module, a.reshape(len(a), -1, a.shape[-1]), g.reshape(len(g), -1, g.shape[-1]))
 
 
+def _padding(conv: nn.Conv2d) -> tuple[int, int]:
+    """The padding of rows and of columns, as numbers."""
+    rows, columns = (int(p) for p in conv.padding)
+    return rows, columns
+
+
 def _positions(size: int, conv: nn.Conv2d, axis: int) -> int:
     """How many output positions a convolution has along an axis of that size."""
-    padding, stride, dilation = conv.padding[axis], conv.stride[axis], conv.dilation[axis]
-    return (size + 2 * int(padding) - dilation * (conv.kernel_size[axis] - 1) - 1) // stride + 1
+    padding, stride, dilation = _padding(conv)[axis], conv.stride[axis], conv.dilation[axis]
+    return (size + 2 * padding - dilation * (conv.kernel_size[axis] - 1) - 1) // stride + 1
 
 
 def _patches(x: Tensor, conv: nn.Conv2d) -> Tensor:
     """The inputs of each output position, B x L x K with K in the order (row, column, channel)."""
-    (ph, pw), (sh, sw), (dh, dw), (kh, kw) = conv.padding, conv.stride, conv.dilation, conv.kernel_size  # type: ignore[misc]
+    (ph, pw), (sh, sw), (dh, dw), (kh, kw) = _padding(conv), conv.stride, conv.dilation, conv.kernel_size
     rows, columns = (_positions(x.shape[2 + axis], conv, axis) for axis in (0, 1))
-    last = F.pad(x.permute(0, 2, 3, 1), (0, 0, pw, pw, ph, ph)).contiguous()
+    last = functional.pad(x.permute(0, 2, 3, 1), (0, 0, pw, pw, ph, ph)).contiguous()
     b, h, w, c = last.stride()
     users, channels = len(last), last.shape[3]
     view = last.as_strided((users, rows, columns, kh, kw, channels), (b, h * sh, w * sw, h * dh, w * dw, c))

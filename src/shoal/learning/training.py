@@ -194,7 +194,7 @@ class Run:
         share = rate_share(self.config.schedule, self.done, self.rounds)
         for group in self.optimiser.param_groups:
             group["lr"] = self.config.learning_rate * share
-        for p, part in zip(parameters, mean.split([p.numel() for p in parameters]), strict=True):
+        for p, part in zip(parameters, torch.split(mean, [p.numel() for p in parameters]), strict=True):
             p.grad = part.view(p.shape).to(p.dtype).contiguous(memory_format=_layout(p))
         self.optimiser.step()
         # The average starts as a plain mean, so that the first weights are soon forgotten.
