@@ -199,7 +199,7 @@ def test_npm(raw, source, tmp_path):
     assert obtain(packed, folder=tmp_path / "cache").users == 30
     assert sorted(p.name for p in (tmp_path / "cache").iterdir()) == sorted(FILES)
     (package / "data" / FILES[3]).write_bytes(b"wrong")
-    with pytest.raises(DataError, match="t10k-labels-idx1-ubyte from .* must have SHA-256"):
+    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte from .* must have SHA-256"):
         obtain(packed, folder=tmp_path / "other")
     assert not list((tmp_path / "other").iterdir())
     with pytest.raises(DataError, match="npm failed"):

@@ -197,7 +197,8 @@ def test_kill_9_at_random_moments(digits, tmp_path):
     fields = {f.name: getattr(asked, f.name) for f in dataclasses.fields(asked) if f.name != "mechanism"}
     (tmp_path / "tests_config.py").write_text(
         "from shoal import ShuffledCheckIn\nfrom shoal.learning import Config\n"
-        f"config = Config(mechanism=ShuffledCheckIn(users=400, rate=0.5, sigma=0.02, crowd='identical'), **{fields!r})\n"
+        "m = ShuffledCheckIn(users=400, rate=0.5, sigma=0.02, crowd='identical')\n"
+        f"config = Config(mechanism=m, **{fields!r})\n"
     )
     folder, environment = tmp_path / "run", {**os.environ, "PYTHONPATH": str(tmp_path), "OMP_NUM_THREADS": "1"}
     rng, kills = random.Random(1), 0
