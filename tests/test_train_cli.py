@@ -16,13 +16,13 @@ from shoal import ShuffledCheckIn
 from shoal.cli.app import app
 from shoal.cli.train import PRESETS
 
-SHORT = [
+SHORT = ["--users", 400, "--rate", 0.5, "--sigma", 0.7, "--rounds", 6, "--evaluate-every", 2, "--checkpoint-every", 2]
     "--users",
     "400",
     "--rate",
     "0.5",
     "--sigma",
-    "4",
+    "0.7",
     "--rounds",
     "6",
     "--evaluate-every",
@@ -45,18 +45,11 @@ def test_a_run_folder(tmp_path):
     assert all((tmp_path / "run" / p).stat().st_size > 5000 for p in pictures)
     rows = [json.loads(line) for line in (tmp_path / "run" / "privacy.jsonl").read_text().splitlines()]
     assert [r["round"] for r in rows] == [2, 4, 6]
-    m = ShuffledCheckIn(users=400, rate=0.5, sigma=4.0, crowd="identical")
+    m = ShuffledCheckIn(users=400, rate=0.5, sigma=0.7, crowd="identical")
     for row in rows:
         assert row["epsilon"]["tight_identical"] == m.epsilon(delta=1e-5, rounds=row["round"]).upper
     text = " ".join(result.stdout.split())
-    for word in (
-        "NOT PRIVATE",
-        "the shuffler is trusted",
-        "tight (any crowd)",
-        "paper, Theorem 3",
-        "Picture:",
-        "accuracy",
-    ):
+    for word in ("NOT PRIVATE", "the shuffler is trusted", "tight (any crowd)", "paper, Theorem 3", "Picture:"):
         assert word in text
     before = (tmp_path / "run" / "privacy.jsonl").read_bytes()
     (tmp_path / "run" / "privacy.jsonl").unlink()
@@ -65,7 +58,7 @@ def test_a_run_folder(tmp_path):
 
 
 def test_json_budget_and_resuming(tmp_path):
-    m = ShuffledCheckIn(users=400, rate=0.5, sigma=4.0, crowd="identical")
+    m = ShuffledCheckIn(users=400, rate=0.5, sigma=0.7, crowd="identical")
     budget = float(m.epsilon(delta=1e-5, rounds=4)) * 1.0001
     words = [*SHORT, "--crowd", "identical", "--epsilon", budget, "--delta", "1e-5", "--out", tmp_path, "--json"]
     result = run("train", *words)
@@ -144,39 +137,28 @@ def test_missing_data_says_what_to_do(tmp_path):
 
 
 def test_ctrl_c_leaves_a_valid_checkpoint(tmp_path):
-    words = [
-        "train",
-        "--users",
-        "400",
-        "--rounds",
-        "100000",
-        "--seed",
-        "1",
-        "--out",
-        str(tmp_path / "run"),
-        "--checkpoint-every",
-        "50000",
-    ]
+    folder = tmp_path / "run"
+    words = ["train", "--users", "400", "--rounds", "100000", "--seed", "1", "--checkpoint-every", "50000", "--out"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     child = subprocess.Popen(
-        [sys.executable, "-m", "shoal.cli", *words],
+        [sys.executable, "-m", "shoal.cli", *words, str(folder)],
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
-    while not (tmp_path / "run" / "metrics.jsonl").exists() or not (tmp_path / "run" / "metrics.jsonl").stat().st_size:
+    metrics = folder / "metrics.jsonl"
+    while not metrics.exists() or not metrics.stat().st_size:
         assert child.poll() is None, child.communicate()
         time.sleep(0.05)
     child.send_signal(signal.SIGINT)
     _, errors = child.communicate(timeout=60)
     assert child.returncode == 130
-    stopped = int(
-        re.search(r"stopped after round ([\d,]+); continue with: shoal train --resume", errors)[1].replace(",", "")
-    )
+    told = re.search(r"stopped after round ([\d,]+); continue with: shoal train --resume", errors)
+    stopped = int(told[1].replace(",", ""))
     from shoal.learning import load, resume
 
-    continued = resume(load().first(400), tmp_path / "run")
+    continued = resume(load().first(400), folder)
     assert continued.done == continued.spent == stopped
     assert stopped >= 20
 

@@ -355,7 +355,11 @@ def _finish(folder: Path, figures: Any, as_json: bool) -> None:
     """Epsilon by every accountant, the pictures, and the last word on the run."""
     from shoal.cli import show
 
-    found = figures.report(folder)
+    if as_json:
+        found = figures.report(folder)
+    else:
+        with show.console.status("epsilon by every accountant"):
+            found = figures.report(folder)
     privacy = figures.write_privacy(found, folder)
     pictures, missing = [], ""
     try:
