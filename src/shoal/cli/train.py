@@ -21,12 +21,12 @@ PRESETS: dict[str, dict[str, Any]] = {
     "digits": {
         "data": "digits",
         "protocol": "check-in",
-        "rate": "0.2",
-        "sigma": "1",
+        "rate": "0.5",
+        "sigma": "2",
         "clip": 0.01,
         "rounds": "300",
         "delta": "1e-5",
-        "learning_rate": 20.0,
+        "learning_rate": 10.0,
     },
     "paper": {
         "data": "mnist",

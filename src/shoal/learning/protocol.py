@@ -51,7 +51,7 @@ class CentralGaussian(Mechanism):
         if self.adjacency != "zero-out":
             raise ValueError(f"adjacency must be zero-out for CentralGaussian, got {self.adjacency!r}")
 
-    def round(self) -> MeanRatio:
+    def witness(self) -> MeanRatio:
         return MeanRatio(ratio=Ratio(scale=self.scale), users=1, weight=self.rate)
 
 
