@@ -7,6 +7,7 @@ Writes docs/images/mnist/*.png and results/mnist-check-in/privacy.jsonl, and pri
 
 import pathlib
 
+from shoal.cli.show import rounded
 from shoal.learning import figures
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -23,7 +24,7 @@ def main() -> None:
     print("|---" * (2 + len(found.epsilons)) + "|")
     for i, row in enumerate(found.rows):
         if row.round in SHOWN:
-            cells = " | ".join(f"{values[i]:.3g}" for values in found.epsilons.values())
+            cells = " | ".join(rounded(values[i], digits=3) for values in found.epsilons.values())
             print(f"| {row.round:,} | {100 * row.accuracy:.1f}% | {cells} |")
 
 
