@@ -27,6 +27,7 @@ RANKS = [
     {"audit"},
     {"plots"},
     {"paper"},
+    {"learning"},
     {"integrations"},
     {"cli"},
 ]

@@ -32,10 +32,11 @@ def draw(
     title: str,
     xlabel: str,
     ylabel: str,
+    logarithmic: str = "xy",
 ) -> Path:
     """Write a picture of the lines (PNG, SVG or PDF by the file's ending) and return its path.
 
-    Both axes are logarithmic where the values allow it; a line with lower bounds gets a band.
+    The axes named in `logarithmic` are so where the values allow it; a line with lower bounds gets a band.
     """
     target, plt = check(path), _pyplot()
     from matplotlib import ticker
@@ -48,10 +49,10 @@ def draw(
             axes.plot(line.x, line.upper, color=colour, linestyle=dash, linewidth=2, marker=marker, label=line.label)
             if line.lower is not None:
                 axes.fill_between(line.x, line.lower, line.upper, color=colour, alpha=0.25, linewidth=0)
-        if all(x > 0 for line in lines for x in line.x):
+        if "x" in logarithmic and all(x > 0 for line in lines for x in line.x):
             axes.set_xscale("log")
             axes.xaxis.set_major_formatter(ticker.FuncFormatter(_tick))
-        if all(y > 0 for line in lines for y in line.upper):
+        if "y" in logarithmic and all(y > 0 for line in lines for y in line.upper):
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(ticker.FuncFormatter(_tick))
         axes.set(xlabel=xlabel, ylabel=ylabel)

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
+from shoal.cli.train import train
+
 if TYPE_CHECKING:
     from shoal.mechanisms import Mechanism
 
@@ -736,3 +738,5 @@ def demo(
 
 # Commands in files of their own, which take the options above from here.
 from shoal.cli import audit as _audit  # noqa: E402, F401
+
+app.command()(_clear_errors(train))

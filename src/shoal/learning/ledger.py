@@ -1,0 +1,133 @@
+"""The ledger of a training: epsilon after any number of rounds by every accountant that knows the protocol.
+
+Every accountant says which crowd it speaks of. Those of the paper are kept for comparison, with what
+is known to be wrong about them in their own descriptions (`shoal.paper`); none of them is the guarantee.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from shoal import paper
+from shoal.mechanisms import Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle
+from shoal.paper.compare import PAPER_ORDERS
+
+Epsilons = Callable[[Sequence[int], float], list[float]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerEntry:
+    """One accountant: its name, the crowd it speaks of, and epsilon (from above) after some rounds at a delta.
+
+    Where an accountant has no answer, epsilon is infinite.
+    """
+
+    key: str
+    name: str
+    crowd: str
+    epsilons: Epsilons
+    quick: bool = True
+    """Whether an answer comes within a second or so, as a progress bar needs it."""
+
+    @property
+    def short(self) -> str:
+        return self.key.replace("_", " ")
+
+    @property
+    def label(self) -> str:
+        return f"{self.name} ({self.crowd})"
+
+
+def accountants(mechanism: Mechanism) -> list[LedgerEntry]:
+    """All that know the protocol, the guarantee first.
+
+    >>> from shoal import ShuffledCheckIn
+    >>> [a.key for a in accountants(ShuffledCheckIn(users=5_000, rate=0.1, sigma=2.0))]
+    ['tight_any', 'tight_identical', 'rdp_identical', 'paper_theorem', 'paper_generic', 'paper_baseline']
+    """
+    m = mechanism
+    if not isinstance(m, (Shuffle, SubsampledShuffle, ShuffledCheckIn)):
+        return [
+            LedgerEntry(key="tight", name="tight", crowd="no crowd needed", epsilons=_asked(m, "tight")),
+            LedgerEntry(key="rdp", name="Rényi DP", crowd="no crowd needed", epsilons=_asked(m, "rdp")),
+        ]
+    ideal = m.replace(crowd="identical")
+    known = [
+        LedgerEntry(key="tight_any", name="tight", crowd="any crowd", epsilons=_asked(m.replace(crowd="any"), "tight")),
+        LedgerEntry(key="tight_identical", name="tight", crowd="identical crowd", epsilons=_asked(ideal, "tight")),
+        LedgerEntry(key="rdp_identical", name="exact Rényi DP", crowd="identical crowd", epsilons=_asked(ideal, "rdp")),
+        LedgerEntry(
+            key="paper_theorem",
+            name=f"paper, {_theorem(m)}",
+            crowd="identical crowd",
+            epsilons=_converted(m, "theorem"),
+        ),
+    ]
+    if isinstance(m, ShuffledCheckIn):
+        known.append(
+            LedgerEntry(
+                key="paper_generic",
+                name="paper, generic bound",
+                crowd="any crowd",
+                epsilons=_converted(m, "generic"),
+                quick=False,
+            )
+        )
+    if isinstance(m, (Shuffle, ShuffledCheckIn)):
+        known.append(
+            LedgerEntry(key="paper_baseline", name="paper, baseline", crowd="any crowd", epsilons=_baseline(m))
+        )
+    return known
+
+
+def _asked(m: Mechanism, method: str) -> Epsilons:
+    return lambda rounds, delta: [e.upper for e in m.epsilon(delta=delta, rounds=list(rounds), method=method)]  # type: ignore[arg-type]
+
+
+def _theorem(m: Mechanism) -> str:
+    return "Theorem 1" if isinstance(m, Shuffle) else "Theorem 2" if isinstance(m, SubsampledShuffle) else "Theorem 3"
+
+
+@functools.lru_cache(maxsize=256)
+def _paper_rdp(m: Mechanism, which: str, order: int) -> float:
+    """The paper's Rényi bound of one round, one direction only."""
+    if isinstance(m, Shuffle):
+        return paper.shuffle_rdp(users=m.users, sigma=m.scale, order=order)
+    if isinstance(m, SubsampledShuffle):
+        return paper.theorem2(users=m.users, sample=m.sample, sigma=m.scale, order=order)
+    assert isinstance(m, ShuffledCheckIn)
+    bound = paper.theorem3 if which == "theorem" else paper.generic_bound
+    return bound(users=m.users, rate=m.rate, sigma=m.sigma if which == "generic" else m.scale, order=order)
+
+
+def _converted(m: Mechanism, which: str) -> Epsilons:
+    """The best of the paper's orders, from below: beyond the order whose Rényi DP alone is too much none is better."""
+
+    def one(count: int, delta: float) -> float:
+        best = math.inf
+        for order in PAPER_ORDERS:
+            value = _paper_rdp(m, which, order)
+            if count * value + math.log1p(-1.0 / order) >= best:
+                break
+            best = min(
+                best,
+                paper.epsilon_from_rdp(curve=lambda _, v=value: v, orders=[order], delta=delta, rounds=count),  # type: ignore[misc]
+            )
+        return best
+
+    return lambda rounds, delta: [one(count, delta) for count in rounds]
+
+
+def _baseline(m: Shuffle | ShuffledCheckIn) -> Epsilons:
+    def one(count: int, delta: float) -> float:
+        try:
+            if isinstance(m, ShuffledCheckIn):
+                return paper.checkin_baseline(users=m.users, rate=m.rate, sigma=m.sigma, delta=delta, rounds=count)
+            return paper.clones_gaussian(users=m.users, sigma=m.sigma, delta=delta, rounds=count).total.epsilon
+        except ValueError:  # the bound's conditions do not hold here
+            return math.inf
+
+    return lambda rounds, delta: [one(count, delta) for count in rounds]

@@ -1,0 +1,156 @@
+"""One round of a protocol in plain pieces: who takes part, clients, shuffler, server.
+
+The faithful path sends every single report through the shuffler. The fast path draws what the server
+sees of them: the sum of K reports `g_i + N(0, (C sigma)^2 I)` is `sum_i g_i + N(0, K (C sigma)^2 I)`, so
+one sum of clipped gradients and one draw have the same law, and the update that follows is the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from shoal import _validate
+from shoal.learning import randomness as rand
+from shoal.learning.clipping import MICROBATCH, ClippedSum, clipped_each, clipped_sum
+from shoal.learning.randomness import IntArray, Randomness
+from shoal.mechanisms import LocalGaussian, Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle
+from shoal.ratio import MeanRatio, Ratio
+
+Path = Literal["fast", "faithful"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CentralGaussian(Mechanism):
+    """DP-SGD with a trusted server: users sampled at `rate`, the sum of clipped gradients, noise added once.
+
+    For reference: the server sees all gradients and adds `N(0, (C sigma)^2 I)` to their sum. Who sees
+    what: the public sees the noisy sums. Each user is in with probability `rate` on its own secret coin
+    (Poisson sampling), so with Q the law without the user's vector, P that with it,
+    `dP/dQ = 1 - rate + rate W`. Zero-out adjacency only.
+
+    >>> m = CentralGaussian(sigma=5.0, rate=0.1)
+    >>> 0.5 < float(m.epsilon(delta=1e-5, rounds=100)) < 1.0
+    True
+    """
+
+    rate: float = 1.0
+
+    label: ClassVar[str] = "central"
+    trust: ClassVar[str] = "the server that holds the data is trusted, the public is not"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._set("rate", _validate.rate(self.rate))
+        if self.adjacency != "zero-out":
+            raise ValueError(f"adjacency must be zero-out for CentralGaussian, got {self.adjacency!r}")
+
+    def witness(self) -> MeanRatio:
+        return MeanRatio(ratio=Ratio(scale=self.scale), users=1, weight=self.rate)
+
+
+PROTOCOLS: dict[str, type[Mechanism]] = {
+    cls.label: cls for cls in (CentralGaussian, LocalGaussian, Shuffle, SubsampledShuffle, ShuffledCheckIn)
+}
+
+
+def expected_reports(mechanism: Mechanism, users: int) -> float:
+    """How many reports a round has on average; public, so the server may divide by it."""
+    if isinstance(mechanism, SubsampledShuffle):
+        return float(mechanism.sample)
+    return users * float(getattr(mechanism, "rate", 1.0))
+
+
+def participants(mechanism: Mechanism, users: int, randomness: Randomness) -> IntArray:
+    """Who takes part in a round: everybody, a fixed number drawn without replacement, or each on its own coin."""
+    if isinstance(mechanism, SubsampledShuffle):
+        return np.sort(rand.permutation(randomness, users)[: mechanism.sample])
+    rate = float(getattr(mechanism, "rate", 1.0))
+    if rate == 1.0:
+        return np.arange(users)
+    return np.flatnonzero(rand.uniforms(randomness, users) < rate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clients:
+    """Users with an image and a label each: local gradient, clipping, own noise."""
+
+    inputs: Tensor
+    labels: Tensor
+    clip: float
+    sigma: float
+
+    def reports(self, model: nn.Module, who: IntArray, randomness: Randomness) -> Iterator[Tensor]:
+        """The report of each user in `who`: `clip(g_i) + N(0, (C sigma)^2 I)`."""
+        for batch in torch.split(torch.from_numpy(who), MICROBATCH):
+            for gradient in clipped_each(model, self.inputs[batch], self.labels[batch], clip=self.clip):
+                noise = torch.from_numpy(randomness.normals(gradient.numel())).to(gradient.dtype)
+                yield gradient + (self.clip * self.sigma) * noise
+
+    def clipped_sum(self, model: nn.Module, who: IntArray) -> ClippedSum:
+        index = torch.from_numpy(who)
+        return clipped_sum(model, self.inputs[index], self.labels[index], clip=self.clip)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shuffler:
+    """Takes all reports of a round before it hands on the first, in uniformly random order."""
+
+    randomness: Randomness
+
+    def shuffle(self, reports: Iterable[Tensor]) -> list[Tensor]:
+        held = list(reports)
+        return [held[i] for i in rand.permutation(self.randomness, len(held))]
+
+
+def total(reports: Iterable[Tensor], size: int) -> Tensor:
+    """What the server makes of the reports: their sum, in double precision."""
+    added = torch.zeros(size, dtype=torch.float64)
+    for report in reports:
+        added += report
+    return added
+
+
+@dataclass(frozen=True, kw_only=True)
+class Round:
+    """What a round gave: the server's noisy sum, the number of reports, and the simulator's own view.
+
+    `loss` and `clipped` are known to the simulation only: no report reveals them.
+    """
+
+    total: Tensor
+    reports: int
+    loss: float | None
+    clipped: float | None
+
+
+def run_round(
+    mechanism: Mechanism, clients: Clients, model: nn.Module, source: rand.Source, *, path: Path = "fast"
+) -> Round:
+    """One round of the protocol with the present model."""
+    size = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    who = participants(mechanism, len(clients.inputs), source.stream("coins"))
+    central = isinstance(mechanism, CentralGaussian)
+    noise = source.stream("noise")
+    scale = clients.clip * clients.sigma
+    if path == "faithful" and not central:
+        sent: Iterable[Tensor] = clients.reports(model, who, noise)
+        if not isinstance(mechanism, LocalGaussian):
+            sent = Shuffler(randomness=source.stream("shuffle")).shuffle(sent)
+        return Round(total=total(sent, size), reports=len(who), loss=None, clipped=None)
+    found = clients.clipped_sum(model, who)
+    deviation = scale * (1.0 if central else math.sqrt(len(who)))
+    drawn = torch.from_numpy(noise.normals(size)) * deviation
+    count = max(1, len(who))
+    return Round(
+        total=found.total.to(torch.float64) + drawn,
+        reports=len(who),
+        loss=float(found.losses.sum()) / count,
+        clipped=int((found.norms > clients.clip).sum()) / count,
+    )

@@ -1,0 +1,357 @@
+"""Training under a protocol: configuration, rounds, checkpoints, metrics, and a run folder that says it all.
+
+A run folder holds `config.json` (what was asked), `metrics.jsonl` (a line for each evaluated round),
+`checkpoint.pt` (from which a run resumes), and at the end `model.pt` (the trained weights).
+
+**Resuming.** Checkpoints replace each other atomically, and metrics past the last one are dropped when a
+run resumes, so every round counts once. With a seed the rounds after a checkpoint come out the same
+again, bit for bit on the same machine. Without one they have fresh noise, and reports of the lost
+rounds may have been seen: after a run that did not end in order, `spent` (the rounds that are paid for)
+therefore grows by as many rounds as can have been lost.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import math
+import pickle
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from shoal import _validate, calibrate
+from shoal.learning import model as networks
+from shoal.learning import protocol
+from shoal.learning.clipping import trainable
+from shoal.learning.data import DataError, Dataset, write_atomically
+from shoal.learning.randomness import Source
+from shoal.mechanisms import Mechanism
+
+Optimiser = Literal["sgd", "adam"]
+Schedule = Literal["constant", "linear", "cosine"]
+
+CONFIG, METRICS, CHECKPOINT, MODEL = "config.json", "metrics.jsonl", "checkpoint.pt", "model.pt"
+FORMAT = 1
+"""Version of the run folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """All that determines a run, apart from the data itself.
+
+    `clip` is C; the noise of a report has standard deviation C sigma. The server's estimate of the mean
+    gradient is the sum of reports divided by their expected number. `average` is the decay of the moving
+    average of weights that is evaluated and kept (0: the last weights). `epsilon` is a budget: no
+    round is begun after which epsilon at `delta` for the mechanism's crowd would exceed it.
+    """
+
+    mechanism: Mechanism
+    rounds: int
+    delta: float
+    data: str = "digits"
+    users: int | None = None
+    clip: float = 0.01
+    epsilon: float | None = None
+    network: str = "small"
+    optimiser: Optimiser = "sgd"
+    learning_rate: float = 3.0
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    schedule: Schedule = "linear"
+    average: float = 0.0
+    seed: int | None = None
+    path: protocol.Path = "fast"
+    evaluate_every: int = 20
+    checkpoint_every: int = 20
+
+    def __post_init__(self) -> None:
+        if type(self.mechanism) not in protocol.PROTOCOLS.values():
+            raise TypeError(f"mechanism must be one of {', '.join(protocol.PROTOCOLS)}, got {self.mechanism!r}")
+        _validate.rounds(self.rounds)
+        _validate.delta(self.delta)
+        if self.epsilon is not None and _validate.epsilon(self.epsilon) <= 0.0:
+            raise ValueError(f"epsilon must be positive, got {self.epsilon}")
+        if self.users is not None:
+            _validate.users("users", self.users)
+        for name in ("clip", "learning_rate"):
+            if _validate.real(name, getattr(self, name)) <= 0.0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        for name in ("momentum", "average"):
+            if not 0.0 <= _validate.real(name, getattr(self, name)) < 1.0:
+                raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
+        if _validate.real("weight_decay", self.weight_decay) < 0.0:
+            raise ValueError(f"weight_decay must be at least 0, got {self.weight_decay}")
+        _validate.choice("network", self.network, tuple(networks.NETWORKS))
+        _validate.choice("optimiser", self.optimiser, get_args(Optimiser))
+        _validate.choice("schedule", self.schedule, get_args(Schedule))
+        _validate.choice("path", self.path, get_args(protocol.Path))
+        Source(seed=self.seed)
+        for name in ("evaluate_every", "checkpoint_every"):
+            _validate.rounds(getattr(self, name), name)
+
+    @property
+    def private(self) -> bool:
+        """Whether the noise was unpredictable; a seeded run is for study only."""
+        return self.seed is None
+
+    def to_dict(self) -> dict[str, Any]:
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {"format": FORMAT, "private": self.private, **fields, "mechanism": self.mechanism.to_dict()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Config:
+        if data.get("format") != FORMAT:
+            raise ValueError(f"format of the run must be {FORMAT}, got {data.get('format')!r}")
+        fields = {k: v for k, v in data.items() if k not in ("format", "private")}
+        told = dict(fields["mechanism"])
+        known = {c.__name__: c for c in protocol.PROTOCOLS.values()}
+        name = told.pop("mechanism")
+        if name not in known:
+            raise ValueError(f"mechanism must be one of {', '.join(known)}, got {name!r}")
+        fields["mechanism"] = known[name](**told)
+        return cls(**fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the metrics. `loss` and `clipped` (share of users) are the simulator's own view, not released."""
+
+    round: int
+    spent: int
+    reports: int
+    accuracy: float
+    accuracy_last: float
+    loss: float | None
+    clipped: float | None
+
+
+Watch = Callable[[int, Row | None], bool]
+"""Called after each round with its number and, if it was evaluated, its metrics; False stops the run."""
+
+
+def rate_share(schedule: Schedule, done: int, rounds: int) -> float:
+    """The learning rate after `done` of all `rounds` rounds, as a share of the first: down to 0, or constant."""
+    left = 1.0 - done / rounds
+    if schedule == "linear":
+        return left
+    return 1.0 if schedule == "constant" else 0.5 - 0.5 * math.cos(math.pi * left)
+
+
+class Run:
+    """A training under way: model, optimiser, averaged weights, and how many rounds are done and paid for."""
+
+    def __init__(self, config: Config, data: Dataset) -> None:
+        if config.users is not None and config.users != data.users:
+            data = data.first(config.users)
+        m = config.mechanism
+        told = getattr(m, "users", data.users)
+        if told != data.users:
+            raise ValueError(f"users of the mechanism must be those of the data ({data.users}), got {told}")
+        self.config, self.mechanism = config, m
+        rows, columns = data.train_images.shape[1:]
+        if rows != columns:
+            raise ValueError(f"images must be square, got {rows} x {columns}")
+        start = Source(seed=config.seed).stream("weights")
+        self.model = networks.build(config.network, side=rows, classes=data.classes, randomness=start)
+        self.clients = protocol.Clients(
+            inputs=networks.standardised(data.train_images),
+            labels=torch.from_numpy(data.train_labels.astype(np.int64)),
+            clip=config.clip,
+            sigma=m.sigma,
+        )
+        self.test = networks.standardised(data.test_images), torch.from_numpy(data.test_labels.astype(np.int64))
+        self.expected = protocol.expected_reports(m, data.users)
+        self.optimiser = _optimiser(config, trainable(self.model))
+        self.averaged = [w.clone() for w in networks.weights(self.model)]
+        self.done, self.spent = 0, 0
+        self.allowed = _allowed(config)
+        self.rounds = min(config.rounds, self.allowed)
+
+    @property
+    def finished(self) -> bool:
+        return self.done >= self.rounds or self.spent >= self.allowed
+
+    def step(self) -> protocol.Round:
+        """One round: reports, sum, update of the weights."""
+        source = Source(seed=self.config.seed, round=self.done + 1)
+        result = protocol.run_round(self.mechanism, self.clients, self.model, source, path=self.config.path)
+        self._update(result.total / self.expected)
+        self.done += 1
+        self.spent += 1
+        return result
+
+    @torch.no_grad()
+    def _update(self, mean: Tensor) -> None:
+        parameters = trainable(self.model)
+        share = rate_share(self.config.schedule, self.done, self.rounds)
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.config.learning_rate * share
+        for p, part in zip(parameters, torch.split(mean, [p.numel() for p in parameters]), strict=True):
+            p.grad = part.view(p.shape).to(p.dtype).contiguous(memory_format=_layout(p))
+        self.optimiser.step()
+        # The average starts as a plain mean, so that the first weights are soon forgotten.
+        decay = min(self.config.average, (self.done + 1) / (self.done + 10))
+        for kept, p in zip(self.averaged, parameters, strict=True):
+            kept.lerp_(p, 1.0 - decay) if self.config.average else kept.copy_(p)
+
+    def evaluate(self, result: protocol.Round) -> Row:
+        last = networks.accuracy(self.model, *self.test)
+        if self.config.average:
+            present = [w.clone() for w in networks.weights(self.model)]
+            networks.set_weights(self.model, self.averaged)
+            kept = networks.accuracy(self.model, *self.test)
+            networks.set_weights(self.model, present)
+        else:
+            kept = last
+        return Row(
+            round=self.done,
+            spent=self.spent,
+            reports=result.reports,
+            accuracy=kept,
+            accuracy_last=last,
+            loss=result.loss,
+            clipped=result.clipped,
+        )
+
+    def state(self, *, clean: bool) -> bytes:
+        buffer = io.BytesIO()
+        state = {
+            "config": json.dumps(self.config.to_dict()),
+            "done": self.done,
+            "spent": self.spent,
+            "clean": clean,
+            "model": self.model.state_dict(),
+            "averaged": self.averaged,
+            "optimiser": self.optimiser.state_dict(),
+        }
+        torch.save(state, buffer)
+        return buffer.getvalue()
+
+    def restore(self, content: bytes, where: Path) -> None:
+        """Continue from a checkpoint; rounds that can have been lost after it are paid for, unless they repeat."""
+        try:
+            state = torch.load(io.BytesIO(content), weights_only=True)
+            if json.loads(state["config"]) != self.config.to_dict():
+                raise DataError(f"{where} belongs to another configuration than {CONFIG} beside it")
+            self.model.load_state_dict(state["model"])
+            self.optimiser.load_state_dict(state["optimiser"])
+            self.averaged = list(state["averaged"])
+            self.done, self.spent = int(state["done"]), int(state["spent"])
+        except (RuntimeError, KeyError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
+            raise DataError(f"{where} is damaged ({type(error).__name__}): start again in another folder") from None
+        if not state["clean"] and self.config.private:
+            self.spent += self.config.checkpoint_every
+
+
+def _layout(p: Tensor) -> torch.memory_format:
+    return torch.channels_last if p.dim() == 4 else torch.contiguous_format
+
+
+def _optimiser(config: Config, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    common: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay, "foreach": False}
+    if config.optimiser == "adam":
+        return torch.optim.AdamW(parameters, betas=(config.momentum or 0.9, 0.999), **common)
+    return torch.optim.SGD(parameters, momentum=config.momentum, **common)
+
+
+def _allowed(config: Config) -> int:
+    """How many rounds the budget allows: the most for which the guarantee, from above, does not exceed it."""
+    if config.epsilon is None:
+        return _validate.ROUNDS_MAX
+    return calibrate.rounds(config.mechanism, epsilon=config.epsilon, delta=config.delta)
+
+
+# ---------------------------------------------------------------------------------------------
+# The run folder
+
+
+def read_config(folder: Path) -> Config:
+    path = folder / CONFIG
+    try:
+        return Config.from_dict(json.loads(path.read_text()))
+    except FileNotFoundError:
+        raise DataError(f"{folder} is not a run folder: it has no {CONFIG}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError, TypeError, KeyError) as error:
+        raise DataError(f"{path} is not a configuration of a run: {error}") from None
+
+
+def read_metrics(folder: Path, *, until: int | None = None) -> list[Row]:
+    """The metrics of a run; a last line cut short is left out, as are rounds after `until`."""
+    path = folder / METRICS
+    rows: list[Row] = []
+    lines = path.read_bytes().split(b"\n") if path.exists() else []
+    for number, line in enumerate(lines):
+        try:
+            row = Row(**json.loads(line)) if line else None
+        except (json.JSONDecodeError, UnicodeDecodeError, TypeError):
+            if number == len(lines) - 1:
+                continue
+            raise DataError(f"line {number + 1} of {path} is damaged") from None
+        if row is not None and (until is None or row.round <= until):
+            rows.append(row)
+    return rows
+
+
+def _lines(rows: list[Row]) -> bytes:
+    return b"".join(json.dumps(dataclasses.asdict(row)).encode() + b"\n" for row in rows)
+
+
+def start(config: Config, data: Dataset, folder: Path) -> Run:
+    """A new run in a folder that does not hold one yet."""
+    if (folder / CONFIG).exists():
+        raise DataError(f"{folder} already holds a run: resume it, or choose another folder")
+    run = Run(config, data)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{folder} cannot be made: {error.strerror}") from None
+    write_atomically(folder / METRICS, b"")
+    write_atomically(folder / CHECKPOINT, run.state(clean=False))
+    write_atomically(folder / CONFIG, (json.dumps(config.to_dict(), indent=2) + "\n").encode())
+    return run
+
+
+def resume(data: Dataset, folder: Path) -> Run:
+    """The run of a folder, as its last checkpoint left it."""
+    run = Run(read_config(folder), data)
+    path = folder / CHECKPOINT
+    if not path.exists():
+        raise DataError(f"{folder} has no {CHECKPOINT}: the run never began")
+    run.restore(path.read_bytes(), path)
+    write_atomically(folder / METRICS, _lines(read_metrics(folder, until=run.done)))
+    if not run.finished:
+        write_atomically(path, run.state(clean=False))
+    return run
+
+
+def train(run: Run, folder: Path, *, watch: Watch | None = None) -> list[Row]:
+    """All rounds that are left, or until `watch` returns False; then checkpoint and model are in the folder."""
+    config = run.config
+    going = True
+    with open(folder / METRICS, "ab") as metrics:
+        while going and not run.finished:
+            result = run.step()
+            row = None
+            if run.done % config.evaluate_every == 0 or run.finished:
+                row = run.evaluate(result)
+                metrics.write(_lines([row]))
+                metrics.flush()
+            if run.done % config.checkpoint_every == 0 and not run.finished:
+                write_atomically(folder / CHECKPOINT, run.state(clean=False))
+            if watch is not None:
+                going = watch(run.done, row)
+    write_atomically(folder / CHECKPOINT, run.state(clean=True))
+    if run.finished:
+        buffer = io.BytesIO()
+        networks.set_weights(run.model, run.averaged)
+        torch.save(run.model.state_dict(), buffer)
+        write_atomically(folder / MODEL, buffer.getvalue())
+    return read_metrics(folder)

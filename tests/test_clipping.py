@@ -1,0 +1,172 @@
+"""Per-user clipping: the fast way against gradients taken one user at a time."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from shoal.learning import clipping, model
+from shoal.learning.randomness import Source
+
+
+def images(users=37, side=28, channels=1, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(users, channels, side, side, generator=generator, dtype=torch.float64)
+    return x, torch.randint(0, 10, (users,), generator=generator)
+
+
+def one_by_one(net, x, y, clip):
+    """The definition: each user's own backward pass, clipped, summed."""
+    rows = []
+    for i in range(len(x)):
+        net.zero_grad()
+        functional.cross_entropy(net(x[i : i + 1]), y[i : i + 1]).backward()
+        rows.append(torch.cat([p.grad.reshape(-1) for p in net.parameters() if p.requires_grad]))
+    gradients = torch.stack(rows)
+    norms = gradients.norm(dim=1)
+    return gradients * (clip / norms).clamp(max=1.0)[:, None], norms
+
+
+class Twice(nn.Module):
+    """A layer used twice: its gradient is not one product."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.last = nn.Linear(16, 16), nn.Linear(16, 10)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.layer(torch.tanh(self.layer(x.flatten(1)[:, :16])))))
+
+
+class Sequence(nn.Module):
+    """A linear layer over many positions, and one whose parameter is shared by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows, self.last = nn.Linear(28, 12), nn.Linear(12, 10, bias=False)
+
+    def forward(self, x):
+        return self.last(torch.tanh(self.rows(x[:, 0])).mean(dim=1))
+
+
+def network(name):
+    torch.manual_seed(3)
+    if name in model.NETWORKS:
+        return model.build(name, side=28, classes=10, randomness=Source(seed=3).stream("weights"))
+    return {
+        "dilated": lambda: nn.Sequential(
+            nn.Conv2d(1, 4, (5, 3), stride=(2, 3), padding=(1, 2), dilation=(2, 1), bias=False),
+            nn.Tanh(),
+            nn.Conv2d(4, 6, 3, padding=1),
+            nn.Tanh(),
+            nn.AdaptiveAvgPool2d(3),
+            nn.Flatten(),
+            nn.Linear(54, 10),
+        ),
+        "deep": lambda: nn.Sequential(  # few positions, many weights: the norms of the second come from Gram matrices
+            nn.Conv2d(1, 8, 8, stride=8), nn.ReLU(), nn.Conv2d(8, 64, 2), nn.ReLU(), nn.Flatten(), nn.Linear(256, 10)
+        ),
+        "sequence": Sequence,
+        "twice": Twice,
+        "grouped": lambda: nn.Sequential(
+            nn.Conv2d(1, 4, 5, stride=3),
+            nn.Conv2d(4, 4, 3, groups=2),
+            nn.GroupNorm(2, 4),
+            nn.Flatten(),
+            nn.Linear(144, 10),
+        ),
+    }[name]()
+
+
+FAST = ("small", "opacus", "dilated", "deep", "sequence")
+SLOW = ("twice", "grouped")
+
+
+@pytest.mark.parametrize("name", [*FAST, *SLOW])
+@pytest.mark.parametrize("clip", [1e-2, 2.0, 1e6])
+def test_clipped_sum_is_that_of_one_user_at_a_time(name, clip):
+    net = network(name).double()
+    x, y = images()
+    rows, norms = one_by_one(net, x, y, clip)
+    found = clipping.clipped_sum(net, x, y, clip=clip, microbatch=16)
+    assert torch.allclose(found.norms, norms, rtol=1e-10)
+    # Clipped gradients are made a hundred-thousandth shorter, so that rounding cannot make one too long.
+    assert torch.allclose(found.total, rows.sum(dim=0) * (1 - 1e-5), rtol=1e-9, atol=1e-12)
+    each = clipping.clipped_each(net, x, y, clip=clip, microbatch=10)
+    assert torch.allclose(each, rows * (1 - 1e-5), rtol=1e-9, atol=1e-12)
+    assert torch.allclose(found.losses, clipping.user_losses(net(x), y))
+
+
+def test_which_models_are_fast():
+    assert all(clipping.is_fast(network(name)) for name in FAST)
+    assert not clipping.is_fast(network("grouped"))
+
+
+@pytest.mark.parametrize("name", ["small", "opacus"])
+def test_no_clipped_gradient_is_longer_than_the_norm(name):
+    """In single precision, with norms taken in double."""
+    net, (x, y) = network(name), images(users=300)
+    each = clipping.clipped_each(net, x.float(), y, clip=0.01)
+    assert float(each.double().norm(dim=1).max()) <= 0.01
+    assert float(each.double().norm(dim=1).min()) > 0.00999  # all were clipped here
+    total = clipping.clipped_sum(net, x.float(), y, clip=0.01).total
+    assert torch.allclose(total, each.sum(dim=0), atol=3e-7)
+
+
+def test_microbatches_do_not_matter_and_the_model_is_left_as_it_was():
+    net, (x, y) = network("opacus").double(), images()
+    net[0].weight.grad = torch.ones_like(net[0].weight)
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    found = [clipping.clipped_sum(net, x, y, clip=0.1, microbatch=m).total for m in (1, 7, 100)]
+    assert torch.allclose(found[0], found[1], rtol=1e-9)
+    assert torch.allclose(found[0], found[2], rtol=1e-9)
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+    assert all(p.requires_grad for p in net.parameters())
+    assert torch.equal(net[0].weight.grad, torch.ones_like(net[0].weight))
+    assert "forward" not in net[0].__dict__
+
+
+def test_frozen_layers_do_not_count():
+    net, (x, y) = network("opacus").double(), images()
+    for p in net[0].parameters():
+        p.requires_grad_(False)
+    rows, norms = one_by_one(net, x, y, 0.1)
+    found = clipping.clipped_sum(net, x, y, clip=0.1)
+    assert torch.allclose(found.norms, norms)
+    assert torch.allclose(found.total, rows.sum(dim=0) * (1 - 1e-5), rtol=1e-9, atol=1e-12)
+
+
+def test_nobody_took_part():
+    found = clipping.clipped_sum(
+        network("small"), torch.zeros(0, 1, 28, 28), torch.zeros(0, dtype=torch.int64), clip=1.0
+    )
+    assert found.total.shape == (8890,)
+    assert not found.total.any()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"clip": 0.0}, "clip must be positive, got 0.0"),
+        ({"clip": float("nan")}, "clip must be finite, got nan"),
+        ({"microbatch": 0}, "microbatch must be at least 1, got 0"),
+        ({"labels": torch.zeros(3, dtype=torch.int64)}, "inputs and labels must have the same length, got 37 and 3"),
+    ],
+)
+def test_bad_input(change, message):
+    x, y = images()
+    given = {"labels": y, "clip": 1.0, **change}
+    with pytest.raises(ValueError, match=message):
+        clipping.clipped_sum(network("small"), x.float(), **given)
+
+
+def test_models_that_mix_users_or_diverged_are_refused():
+    x, y = images()
+    mixing = nn.Sequential(nn.Conv2d(1, 2, 8, stride=8), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(18, 10))
+    with pytest.raises(ValueError, match="must not mix users, but 1 is a BatchNorm2d"):
+        clipping.clipped_sum(mixing, x.float(), y, clip=1.0)
+    net = network("small")
+    with torch.no_grad():
+        net[0].weight.fill_(float("nan"))
+    with pytest.raises(FloatingPointError, match="diverged"):
+        clipping.clipped_sum(net, x.float(), y, clip=1.0)
