@@ -727,3 +727,4 @@ def demo(
 
 # Commands in files of their own, which take the options above from here.
 from shoal.cli import audit as _audit  # noqa: E402, F401
+from shoal.cli import flower as _flower  # noqa: E402, F401
