@@ -31,7 +31,9 @@ Delta = Annotated[float, typer.Option(metavar="D", help="Delta of the budget.")]
 Crowd = Annotated[str, typer.Option(metavar="any|identical", help="Crowd of the budget: what the others hold.")]
 Step = Annotated[float, typer.Option(help="What the mean update is multiplied with.")]
 Nodes = Annotated[int, typer.Option(metavar="N", help="Nodes, each with an equal share of the images.")]
-Minimum = Annotated[int | None, typer.Option(metavar="M", help="Fewest reports of a round. [default: 3/4 of the nodes]")]
+Minimum = Annotated[
+    int | None, typer.Option(metavar="M", help="Fewest reports of a round. [default: 3/4 of the nodes]")
+]
 Home = Annotated[Path, typer.Option(metavar="DIR", help="Folder for keys, settings, state and logs.")]
 Timeout = Annotated[float, typer.Option(metavar="SECONDS", help="Time that nodes have for a round.")]
 
@@ -58,7 +60,7 @@ def init(
 
     Example:
 
-    shoal analyst init analyst --task digits --dimension 7850 --clip 1 --sigma 2 --rate 0.5 --minimum 50 --epsilon 8 --delta 1e-5
+    shoal analyst init home --task t --dimension 9 --clip 1 --sigma 2 --rate 0.5 --minimum 50 --epsilon 8 --delta 1e-5
     """
     import numpy as np
 
@@ -147,11 +149,13 @@ def status(folder: Folder, as_json: Json = False) -> None:
         for r in rows
     ]
     heads = ["round", "users", "refused", "ε ≥", "ε ≤"]
-    show.table(f"{analyst.settings.task.name}: δ = {show.plain(budget.delta)}, {budget.crowd} crowd, so far", heads, cells)
+    show.table(
+        f"{analyst.settings.task.name}: δ = {show.plain(budget.delta)}, {budget.crowd} crowd, so far", heads, cells
+    )
     for crowd, epsilon in spent.items():
         show.say(
-            f"{len(rows)} rounds are ({show.rounded(epsilon.upper)}, {show.plain(budget.delta)})-differentially private "
-            f"for zero-out adjacency and {crowd} crowd; {trust}."
+            f"{len(rows)} rounds are ({show.rounded(epsilon.upper)}, {show.plain(budget.delta)})-differentially "
+            f"private for zero-out adjacency and {crowd} crowd; {trust}."
         )
     show.say(f"Budget: ε = {show.plain(budget.epsilon)} for {budget.crowd} crowd.")
 
@@ -178,12 +182,12 @@ def simulate(
     nodes: Nodes = 100,
     rounds: Rounds = 10,
     clip: Clip = 1.0,
-    sigma: Sigma = 1.0,
+    sigma: Sigma = 0.5,
     rate: Rate = 0.5,
-    epsilon: Epsilon = 100.0,
+    epsilon: Epsilon = 1_000.0,
     delta: Delta = 1e-5,
     crowd: Crowd = "any",
-    step: Step = 2.0,
+    step: Step = 1.0,
     minimum: Minimum = None,
     timeout: Timeout = 600.0,
     folder: Home = Path("out/flower-simulation"),
@@ -208,7 +212,7 @@ def deploy(
     epsilon: Epsilon = 1_000.0,
     delta: Delta = 1e-5,
     crowd: Crowd = "any",
-    step: Step = 2.0,
+    step: Step = 1.0,
     minimum: Minimum = None,
     timeout: Timeout = 60.0,
     folder: Home = Path("out/flower-deployment"),
@@ -256,6 +260,8 @@ def _watch(machine: Machine, options: list[str]) -> None:
     )
     with closing(Analyst(machine.analyst_home)) as analyst:
         number, vector = analyst.present()
-    show.say(f"Accuracy on {len(digits.data().test_labels)} test images after {number - 1} rounds: "
-             f"{digits.accuracy(vector):.1%}.")
+    show.say(
+        f"Accuracy on {len(digits.data().test_labels)} test images after {number - 1} rounds: "
+        f"{digits.accuracy(vector):.1%}."
+    )
     status(machine.analyst_home)

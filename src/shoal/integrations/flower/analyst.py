@@ -38,7 +38,7 @@ from shoal._validate import FloatArray
 from shoal.accountant import Accountant
 from shoal.integrations.flower import keys
 from shoal.integrations.flower.budget import BudgetAccountant
-from shoal.integrations.flower.report import REASONS, Refused, Task, unseal
+from shoal.integrations.flower.report import REASONS, RefusedError, Task, unseal
 from shoal.mechanisms import Crowd, from_dict
 
 DATABASE, KEY, TOKEN = "analyst.db", "analyst.key", "token"
@@ -53,23 +53,23 @@ SCHEMA = (
 )
 
 
-class Conflict(ValueError):
+class ConflictError(ValueError):
     """A batch for a round that is not open, or another batch for one that is closed."""
 
 
-class Exhausted(ValueError):
+class ExhaustedError(ValueError):
     """One more round could exceed the budget."""
 
 
-class Busy(RuntimeError):
+class BusyError(RuntimeError):
     """Another batch is being received."""
 
 
-class Unacceptable(ValueError):
+class BatchError(ValueError):
     """A batch that cannot be one of this task: wrong length or too few reports."""
 
 
-class TooLarge(ValueError):
+class TooLargeError(ValueError):
     """A batch with more reports than the analyst was set up for."""
 
 
@@ -134,6 +134,8 @@ class Analyst:
         self._ledger = BudgetAccountant(
             target_delta=self.settings.budget.delta, max_epsilon=self.settings.budget.epsilon
         )
+        self._exceeds: bool | None = None
+        """Whether one more round could exceed the budget, once it has been computed."""
         for row in self.rounds():
             self._ledger.compose(from_dict(row["entry"]))
 
@@ -192,29 +194,33 @@ class Analyst:
         """The ledger; for another crowd than the budget's if one is named."""
         total = Accountant()
         for entry in self._ledger.accountant:
-            total.compose(entry.mechanism if crowd is None else entry.mechanism.replace(crowd=crowd), rounds=entry.rounds)
+            total.compose(
+                entry.mechanism if crowd is None else entry.mechanism.replace(crowd=crowd), rounds=entry.rounds
+            )
         return total
 
     def open_round(self) -> int:
-        """The round that is waited for; `Exhausted` if it could exceed the budget with the fewest users."""
+        """The round that is waited for; `ExhaustedError` if it could exceed the budget with the fewest users."""
+        budget = self.settings.budget
         with self._lock:
-            worst = self.settings.task.mechanism(users=self.settings.minimum, crowd=self._crowd)
-            budget = self.settings.budget
-            if self._ledger.would_exceed(worst):
-                raise Exhausted(
+            if self._exceeds is None:
+                worst = self.settings.task.mechanism(users=self.settings.minimum, crowd=self._crowd)
+                self._exceeds = self._ledger.would_exceed(worst)
+            if self._exceeds:
+                raise ExhaustedError(
                     f"round {self.next_round} with {self.settings.minimum} users could exceed the budget of epsilon = "
                     f"{budget.epsilon:g} at delta = {budget.delta:g} ({budget.crowd} crowd)"
                 )
             return self.next_round
 
     def receive(self, number: int) -> Batch:
-        """Begin to receive a batch for round `number`; `Busy` while another is being received."""
+        """Begin to receive a batch for round `number`; `BusyError` while another is being received."""
         if not self._receiving.acquire(blocking=False):
-            raise Busy("another batch is being received")
+            raise BusyError("another batch is being received")
         try:
             waiting = self.next_round
             if number > waiting:
-                raise Conflict(f"round must be at most {waiting}, which is waited for, got {number}")
+                raise ConflictError(f"round must be at most {waiting}, which is waited for, got {number}")
             if number == waiting:
                 self.open_round()
             return Batch(self, number, counted=number == waiting)
@@ -223,11 +229,11 @@ class Analyst:
             raise
 
     def _answer(self, number: int, digest: bytes) -> str:
-        """The answer that a closed round's batch was given; `Conflict` for any other batch."""
+        """The answer that a closed round's batch was given; `ConflictError` for any other batch."""
         with self._lock:
             known, answer = self._db.execute("SELECT batch, answer FROM rounds WHERE round = ?", (number,)).fetchone()
         if known != digest:
-            raise Conflict(f"round {number} is closed, with another batch")
+            raise ConflictError(f"round {number} is closed, with another batch")
         return str(answer)
 
     def _commit(self, number: int, digest: bytes, total: FloatArray, users: int, reports: int, refused: Any) -> str:
@@ -256,6 +262,7 @@ class Analyst:
                 self._db.execute("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?)", line)
                 self._db.execute("UPDATE model SET round = ?, vector = ?", (number + 1, vector.tobytes()))
             self._ledger.compose(mechanism)
+            self._exceeds = None
             return answer
 
 
@@ -283,11 +290,13 @@ class Batch:
         """Refuse a batch by its announced size, before anything is read."""
         length, settings = self._task.length, self._analyst.settings
         if size > settings.maximum * length:
-            raise TooLarge(f"a batch must have at most {settings.maximum} reports of {length} bytes, got {size} bytes")
+            raise TooLargeError(
+                f"a batch must have at most {settings.maximum} reports of {length} bytes, got {size} bytes"
+            )
         if size % length:
-            raise Unacceptable(f"a batch must consist of reports of {length} bytes, got {size} bytes")
+            raise BatchError(f"a batch must consist of reports of {length} bytes, got {size} bytes")
         if self.counted and size < settings.minimum * length:
-            raise Unacceptable(f"a batch must have at least {settings.minimum} reports, got {size // length}")
+            raise BatchError(f"a batch must have at least {settings.minimum} reports, got {size // length}")
 
     def feed(self, data: bytes) -> None:
         self._hash.update(data)
@@ -297,7 +306,7 @@ class Batch:
         for start in range(0, whole, length):
             self._received += 1
             if self._received > self._analyst.settings.maximum:
-                raise TooLarge(f"a batch must have at most {self._analyst.settings.maximum} reports")
+                raise TooLargeError(f"a batch must have at most {self._analyst.settings.maximum} reports")
             if self.counted:
                 self._count(view[start : start + length])
         self._rest = bytes(view[whole:])
@@ -308,8 +317,8 @@ class Batch:
             try:
                 self._seen.execute("INSERT INTO seen VALUES (?)", (identity,))
             except sqlite3.IntegrityError:
-                raise Refused("duplicate") from None
-        except Refused as refusal:
+                raise RefusedError("duplicate") from None
+        except RefusedError as refusal:
             self._refused[refusal.reason] += 1
             return
         self._users += 1
@@ -324,7 +333,7 @@ class Batch:
             if not self.counted:
                 return self._analyst._answer(self._number, self._hash.digest())
             if not self._users:
-                raise Unacceptable("a batch must have a report that can be opened, got none")
+                raise BatchError("a batch must have a report that can be opened, got none")
             counts = (self._users, self._reports, self._refused)
             return self._analyst._commit(self._number, self._hash.digest(), self._total, *counts)
         finally:

@@ -20,13 +20,13 @@ import hashlib
 import json
 import os
 import secrets
-import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from logging import ERROR, WARNING
 from pathlib import Path
 from typing import Any
 
+import tomllib
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp.typing import ClientAppCallable
@@ -105,10 +105,10 @@ def sealed_reports(message: Message, context: Context, call_next: ClientAppCalla
     if message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
         raise ValueError(f"a message must be of type {MessageType.TRAIN}, got {message.metadata.message_type!r}")
     node = _settings(context)
-    number = round_number(message.content[CONFIG]["round"])
+    number = round_number(message.content.config_records[CONFIG]["round"])
     if number > node.rounds:
         raise ValueError(f"round must be at most {node.rounds} on this node, got {number}")
-    sent = [a.numpy() for a in message.content[ARRAYS].values()]
+    sent = [a.numpy() for a in message.content.array_records[ARRAYS].values()]
     size = sum(a.size for a in sent)
     if size != node.task.dimension:
         raise ValueError(f"the model must have {node.task.dimension} numbers on this node, got {size}")
@@ -147,7 +147,7 @@ def _trained(
 ) -> FloatArray:
     """The clipped update; zero if the app fails in any way, which depends on the data and must not show."""
     try:
-        names = list(message.content[ARRAYS])
+        names = list(message.content.array_records[ARRAYS])
         reply = call_next(message, context)
         (returned,) = reply.content.array_records.values()
         if list(returned) != names:

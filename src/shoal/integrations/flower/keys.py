@@ -78,9 +78,7 @@ def make_certificates(folder: Path, *, hosts: Sequence[str] = ("127.0.0.1", "loc
             .not_valid_before(start)
             .not_valid_after(end)
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
-            .add_extension(
-                x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False
-            )
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
         )
 
     root = (

@@ -40,7 +40,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _NUMBER = np.dtype("<f4")
 
 
-class Refused(ValueError):
+class RefusedError(ValueError):
     """A sealed report that cannot be counted; `reason` is one of `REASONS`."""
 
     def __init__(self, reason: str) -> None:
@@ -121,17 +121,17 @@ def seal(values: npt.NDArray[np.floating] | None, *, task: Task, number: int, ke
 def unseal(
     sealed: bytes | memoryview, *, task: Task, number: int, key: X25519PrivateKey
 ) -> tuple[bytes, FloatArray | None]:
-    """Report id and numbers (None for a dummy); `Refused` if it is not a report of this task and round."""
+    """Report id and numbers (None for a dummy); `RefusedError` if it is not a report of this task and round."""
     if len(sealed) != task.length:
-        raise Refused("length")
+        raise RefusedError("length")
     try:
         inside = SUITE.decrypt(sealed, key, info=task.info(number))
     except InvalidTag:
-        raise Refused("seal") from None
+        raise RefusedError("seal") from None
     kind, identity = inside[0], inside[1 : 1 + ID_BYTES]
     if kind == DUMMY:
         return identity, None
     vector = np.frombuffer(inside, _NUMBER, offset=1 + ID_BYTES)
     if kind != REPORT or not np.isfinite(vector).all():
-        raise Refused("content")
+        raise RefusedError("content")
     return identity, vector.astype(np.float64)

@@ -34,7 +34,7 @@ STATUS_SECONDS = 5.0
 """How often a run that makes no progress is asked about: each time starts a command of Flower's."""
 
 
-class Failure(ChildProcessError):
+class RunError(ChildProcessError):
     """A process did not come up, or a run did not end well; the message names its log."""
 
 
@@ -140,9 +140,9 @@ class Machine:
         deadline = time.monotonic() + START_SECONDS
         while not ready():
             if self.processes[name].poll() is not None:
-                raise Failure(f"{name} ended with code {self.processes[name].returncode}, see {self.log(name)}")
+                raise RunError(f"{name} ended with code {self.processes[name].returncode}, see {self.log(name)}")
             if time.monotonic() > deadline:
-                raise Failure(f"{name} was not ready within {START_SECONDS:g} seconds, see {self.log(name)}")
+                raise RunError(f"{name} was not ready within {START_SECONDS:g} seconds, see {self.log(name)}")
             time.sleep(0.1)
 
     def _answers(self, port: int, path: str) -> bool:
@@ -180,13 +180,18 @@ class Machine:
     def flwr(self, *words: str) -> dict[str, Any]:
         """A command of Flower's, and its answer."""
         done = subprocess.run(
-            ["flwr", *words, "--format", "json"], env=self.environment(), cwd=self.folder, capture_output=True, text=True
+            ["flwr", *words, "--format", "json"],
+            env=self.environment(),
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         with open(self.log("flwr"), "a") as log:
             log.write(f"flwr {' '.join(words)}\n{done.stdout}{done.stderr}\n")
         answer: dict[str, Any] = json.loads(done.stdout) if done.stdout.strip() else {}
         if done.returncode or not answer.get("success", True):
-            raise Failure(f"flwr {words[0]} failed, see {self.log('flwr')}: {done.stdout or done.stderr}")
+            raise RunError(f"flwr {words[0]} failed, see {self.log('flwr')}: {done.stdout or done.stderr}")
         return answer
 
     def submit(self, *options: str) -> str:
@@ -255,6 +260,6 @@ def follow(machine: Machine, run: str, progress: Callable[[dict[str, Any]], None
                 over, asked = machine.run_status(run), time.monotonic()
                 if over.startswith("finished"):
                     if over != "finished:completed":
-                        raise Failure(f"the run ended as {over}, see {machine.folder / 'logs'}")
+                        raise RunError(f"the run ended as {over}, see {machine.folder / 'logs'}")
                     return analyst.rounds()
             time.sleep(0.5)

@@ -13,22 +13,29 @@ from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi import Path as PathParameter
-from fastapi.exceptions import RequestValidationError
 from fastapi.concurrency import run_in_threadpool
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, Field
 from starlette.requests import ClientDisconnect
 
 from shoal import __version__
-from shoal.integrations.flower.analyst import Analyst, Busy, Conflict, Exhausted, TooLarge, Unacceptable
+from shoal.integrations.flower.analyst import (
+    Analyst,
+    BatchError,
+    BusyError,
+    ConflictError,
+    ExhaustedError,
+    TooLargeError,
+)
 from shoal.integrations.flower.report import ROUND_MAX
 
 BLOCK = 4 << 20
 """Bytes gathered before they are opened and added up."""
 SILENCE = 60.0
 """Seconds without a byte after which a batch is given up."""
-STATUS = {Conflict: 409, Exhausted: 403, Busy: 503, Unacceptable: 422, TooLarge: 413}
+STATUS = {ConflictError: 409, ExhaustedError: 403, BusyError: 503, BatchError: 422, TooLargeError: 413}
 
 
 class Refusal(BaseModel):
@@ -123,7 +130,7 @@ def make_app(analyst: Analyst) -> FastAPI:
         """The model of the round that is waited for: float32, little-endian."""
         waiting, vector = analyst.present()
         if number != waiting:
-            raise Conflict(f"round must be {waiting}, which is waited for, got {number}")
+            raise ConflictError(f"round must be {waiting}, which is waited for, got {number}")
         return Response(vector.astype("<f4").tobytes(), media_type="application/octet-stream")
 
     @app.put(
@@ -146,7 +153,7 @@ def make_app(analyst: Analyst) -> FastAPI:
         batch = await run_in_threadpool(analyst.receive, number)
         try:
             announced = request.headers.get("content-length", "")
-            if announced.isdecimal():
+            if announced.isdecimal() and len(announced) < 19:
                 batch.expect(int(announced))
             async for block in _blocks(request):
                 await run_in_threadpool(batch.feed, block)

@@ -15,10 +15,10 @@ and no times. There is no federated evaluation: it would tell about nodes outsid
 
 from __future__ import annotations
 
+import fcntl
 import itertools
 import random
 import time
-import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from logging import INFO, WARNING
@@ -27,6 +27,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import tomllib
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -48,10 +49,25 @@ class Journal:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._lock = open(self.folder / "lock", "w")  # noqa: SIM115 (held for as long as the process lives)
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise ValueError(f"{self.folder} must belong to one shuffler: another process uses it") from None
         self._spool = self.folder / "arrivals.spool"
+        for left in (self._spool, *self.folder.glob("*.draft")):
+            left.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        self._lock.close()
 
     def batch(self, number: int) -> Path:
         return self.folder / f"round-{number:010d}.batch"
+
+    def pending(self) -> list[int]:
+        """Rounds whose batch is written down and not confirmed."""
+        return sorted(int(path.stem.removeprefix("round-")) for path in self.folder.glob("round-*.batch"))
 
     def collect(self, number: int, reports: Iterable[bytes], *, length: int, minimum: int) -> Path | None:
         """Spool the reports and write them down, permuted; None if there are fewer than `minimum`."""
@@ -69,12 +85,12 @@ class Journal:
                 return None
             order = list(range(count))
             random.SystemRandom().shuffle(order)
-            with open(self._spool, "rb") as spool:
+            with open(self._spool, "rb") as arrivals:
 
                 def permuted() -> Iterator[bytes]:
                     for place in order:
-                        spool.seek(place * length)
-                        yield spool.read(length)
+                        arrivals.seek(place * length)
+                        yield arrivals.read(length)
 
                 files.replace(self.batch(number), permuted())
         finally:
@@ -202,7 +218,9 @@ class Shuffler(Strategy):
         data = tomllib.loads(Path(path).read_text())
         needed, known = {"url", "token", "journal", "minimum"}, {"authority", "timeout", "attempts", "patience"}
         if not needed <= set(data) <= needed | known:
-            raise ValueError(f"{path} must have {', '.join(sorted(needed))}, got {', '.join(sorted(data)) or 'nothing'}")
+            raise ValueError(
+                f"{path} must have {', '.join(sorted(needed))}, got {', '.join(sorted(data)) or 'nothing'}"
+            )
         analyst = AnalystClient(
             url=data.pop("url"),
             token=Path(data.pop("token")).read_text().strip(),
@@ -232,6 +250,8 @@ class Shuffler(Strategy):
         """
         self.summary()
         result = Result()
+        for number in self.journal.pending():
+            result.train_metrics_clientapp[number] = self._deliver(number)
         while True:
             waiting = self.analyst.open_round()
             if waiting.number is None:
@@ -245,8 +265,7 @@ class Shuffler(Strategy):
             if number > num_rounds:
                 break
             self._length = waiting.length
-            if not self.journal.batch(number).exists():
-                self._collect(number, arrays, train_config or ConfigRecord(), grid)
+            self._collect(number, arrays, train_config or ConfigRecord(), grid)
             result.train_metrics_clientapp[number] = self._deliver(number)
         return result
 
