@@ -315,6 +315,13 @@ def test_the_same_round_has_the_same_answer_even_after_a_restart(desk, tmp_path)
     assert desk.sealed(2) != first
 
 
+def test_the_fast_noise_says_that_it_protects_nobody(tmp_path, key, caplog):
+    for kind, said in (("secure", 0), ("simulation", 1)):
+        caplog.clear()
+        Desk(tmp_path, key, noise=kind, state=tmp_path / kind).sealed(1)
+        assert sum("protects nobody" in r.message for r in caplog.records) == said
+
+
 def test_earlier_rounds_and_too_many_are_refused(desk):
     desk.sealed(3)
     with pytest.raises(ValueError, match="round must be at least 3"):

@@ -21,11 +21,13 @@ import httpx
 import schemathesis
 import uvicorn
 from hypothesis import HealthCheck, given, settings
+from hypothesis.errors import Unsatisfiable
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from shoal import Accountant, ShuffledCheckIn
 from shoal.integrations.flower import digits, run
 from shoal.integrations.flower.analyst import Analyst, Budget, Settings
+from shoal.integrations.flower.client import Node
 from shoal.integrations.flower.report import Task
 from shoal.integrations.flower.service import make_app
 
@@ -36,7 +38,7 @@ def setup(*, minimum, dimension=None, **fields):
     return Settings(task=task, budget=Budget(epsilon=1e4, delta=1e-5), minimum=minimum)
 
 
-def wait_for(what, condition, seconds=120.0):
+def wait_for(what, condition, seconds=300.0):
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, f"{what} did not happen within {seconds:g} seconds"
@@ -44,12 +46,13 @@ def wait_for(what, condition, seconds=120.0):
     return found
 
 
-def processes(word, group):
-    """Processes of a process group whose command line names `word`."""
-    found = []
+def processes(word, machine):
+    """Processes of a machine (they share Flower's home) whose command line names `word`."""
+    found, mark = [], f"FLWR_HOME={machine.folder / 'flwr'}".encode()
     for folder in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if os.getpgid(int(folder.name)) == group and word in (folder / "cmdline").read_text():
+            words = (folder / "cmdline").read_bytes().split(b"\0")
+            if any(w.endswith(word.encode()) for w in words) and mark in (folder / "environ").read_bytes().split(b"\0"):
                 found.append(int(folder.name))
     return found
 
@@ -57,6 +60,12 @@ def processes(word, group):
 def closed(machine):
     with contextlib.closing(Analyst(machine.analyst_home)) as analyst:
         return analyst.rounds()
+
+
+def answered(machine):
+    """The last round that each node has answered."""
+    found = [path.read_bytes() for path in (machine.folder / "state").glob("*/digits.report")]
+    return [int.from_bytes(content[32:40], "big") for content in found]
 
 
 def expected(rounds):
@@ -68,21 +77,23 @@ def expected(rounds):
 
 
 def test_a_deployment_survives_kill_9_of_analyst_serverapp_and_client(tmp_path):
-    machine = run.Machine(folder=tmp_path / "d", rounds=3, timeout=30.0)
+    machine = run.Machine(folder=tmp_path / "d", rounds=3, timeout=240.0)
     with run.deployment(machine, setup(minimum=2), nodes=3):
         first = machine.submit()
-        wait_for("round 1", lambda: len(closed(machine)) == 1)
 
-        # The analyst dies, so that round 2 is collected and cannot be delivered ...
+        # The analyst dies in round 2, which is then collected and cannot be delivered ...
+        wait_for("a node's answer in round 2", lambda: 2 in answered(machine))
         machine.stop("analyst", kill=True)
         journal = machine.folder / "journal" / "round-0000000002.batch"
         wait_for("the batch of round 2", journal.exists)
         batch = journal.read_bytes()
 
         # ... then the ServerApp dies with the batch in its journal.
-        (server,) = processes("flwr-serverapp", machine.processes["superlink"].pid)
+        (server,) = processes("flwr-serverapp", machine)
         os.kill(server, signal.SIGKILL)
         assert len(closed(machine)) == 1
+        machine.timeout = 15.0
+        machine.set_up(setup(minimum=2))
         machine.start_analyst()
         second = machine.submit()
         wait_for("round 2", lambda: len(closed(machine)) == 2)
@@ -109,8 +120,7 @@ def test_a_deployment_survives_kill_9_of_analyst_serverapp_and_client(tmp_path):
         assert np.isfinite(model).all()
         assert model.any()
 
-        # Each node answered each round once, and kept its answer: the last one only.
-        assert len(list((machine.folder / "state").glob("*/digits.report"))) == 3
+        assert sorted(answered(machine))[1:] == [3, 3]
         # All that listens, listens on loopback and speaks TLS; Flower sends nothing home.
         assert machine.environment()["FLWR_TELEMETRY_ENABLED"] == "0"
         assert machine.environment()["FLWR_DISABLE_UPDATE_CHECK"] == "1"
@@ -152,7 +162,7 @@ def test_a_simulation_with_flowers_engine(tmp_path):
     assert [r["users"] for r in rounds] == [12, 12]
     assert seen == rounds
     assert float(expected(rounds).epsilon(delta=1e-5)) == rounds[-1]["answer"]["epsilon"]["upper"]
-    assert "protects nobody" in machine.log("superlink").read_text()
+    assert Node.read(machine.folder / "nodes.toml").noise == "simulation"
 
 
 # ------------------------------------------------------------------------------------ fuzzing
@@ -197,7 +207,8 @@ def test_no_request_crashes_the_analyst(service):
                 case.validate_response(answer, excluded_checks=[positive_data_acceptance])
                 answers.append(answer.status_code)
 
-            fuzz()
+            with contextlib.suppress(Unsatisfiable):  # some requests cannot be made wrong
+                fuzz()
     assert len(answers) > 50
     assert not [a for a in answers if a >= 500 and a != 503]
     assert {200, 422} <= set(answers)

@@ -29,7 +29,7 @@ from shoal.integrations.flower.client import NODE_CONFIG, NODE_FILE, Node
 from shoal.integrations.flower.noise import SECURE, SIMULATION
 
 APP = "shoal.integrations.flower.digits"
-START_SECONDS = 90.0
+START_SECONDS = 180.0
 STATUS_SECONDS = 5.0
 """How often a run that makes no progress is asked about: each time starts a command of Flower's."""
 
