@@ -16,6 +16,7 @@ import subprocess
 import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -203,22 +204,27 @@ class Machine:
         (found,) = self.flwr("list", "shoal", "--run-id", run)["runs"]
         return str(found["status"])
 
-    def stop(self, name: str, *, kill: bool = False) -> None:
-        """End a process and all that it started."""
-        process = self.processes.pop(name)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL if kill else signal.SIGTERM)
-        try:
-            process.wait(15)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
+    def stop(self, *names: str, kill: bool = False) -> None:
+        """End processes and all that they started."""
+        ending = [self.processes.pop(name) for name in names]
+        for process in ending:
+            _signal(process, signal.SIGKILL if kill else signal.SIGTERM)
+        for process in ending:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(15)
+            _signal(process, signal.SIGKILL)
             process.wait()
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
 
     def stop_all(self) -> None:
-        for name in reversed(list(self.processes)):
-            self.stop(name)
+        """End everything, nodes first: they take their leave of the SuperLink."""
+        self.stop(*(name for name in self.processes if name.startswith("node-")))
+        self.stop(*self.processes)
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """To the whole group of a process, if any of it is left."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
 
 
 @contextlib.contextmanager
@@ -228,8 +234,8 @@ def deployment(machine: Machine, settings: Settings, *, nodes: int) -> Iterator[
     try:
         machine.start_analyst()
         machine.start_superlink("--enable-supernode-auth")
-        for number in range(nodes):
-            machine.start_supernode(number, nodes=nodes)
+        with ThreadPoolExecutor(os.cpu_count()) as several:
+            list(several.map(lambda number: machine.start_supernode(number, nodes=nodes), range(nodes)))
         yield machine
     finally:
         machine.stop_all()
