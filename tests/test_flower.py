@@ -26,7 +26,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from typer.testing import CliRunner
 
-from shoal import Accountant, ShuffledCheckIn
+from shoal import Accountant, LocalGaussian, ShuffledCheckIn
 from shoal.cli.app import app as command
 from shoal.integrations.flower import analyst as analyst_module
 from shoal.integrations.flower import client as client_module
@@ -1064,6 +1064,22 @@ def test_the_accountant_agrees_with_the_mechanism():
     assert b.state_dict() == a.state_dict()
     with pytest.raises(ValueError, match="max_epsilon must be given"):
         b.would_exceed(m)
+
+
+@pytest.mark.parametrize("clip", [1.0, 10.0])
+def test_flowers_local_dp_noise_is_what_the_page_says(clip):
+    """Noise from the classical formula, whatever the clipping norm: see docs/explanation/trust.md."""
+    from flwr.clientapp.mod import LocalDpMod
+
+    asked = Message(
+        RecordDict({"arrays": ArrayRecord({"w": Array(np.zeros(40_000))})}), dst_node_id=77, message_type="train"
+    )
+    asked.metadata.__dict__["_message_id"] = "1"
+    mod = LocalDpMod(clip, 1.0, 10.0, 1e-5)  # clipping norm, sensitivity, epsilon, delta
+    reply = mod(asked, None, lambda m, c: Message(m.content, reply_to=m))
+    found = float(reply.content["arrays"]["w"].numpy().std())
+    assert found == pytest.approx(math.sqrt(2 * math.log(1.25e5)) / 10.0, rel=0.02)
+    assert float(LocalGaussian(sigma=found * 0.98 / clip).epsilon(delta=1e-5)) > 10.0
 
 
 INIT = "--task t --dimension 12 --clip 1 --sigma 2 --rate 0.5 --minimum 3 --epsilon 8 --delta 1e-5"
