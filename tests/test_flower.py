@@ -1076,7 +1076,8 @@ def test_flowers_local_dp_noise_is_what_the_page_says(clip):
     )
     asked.metadata.__dict__["_message_id"] = "1"
     mod = LocalDpMod(clip, 1.0, 10.0, 1e-5)  # clipping norm, sensitivity, epsilon, delta
-    reply = mod(asked, None, lambda m, c: Message(m.content, reply_to=m))
+    update = RecordDict({"arrays": ArrayRecord({"w": Array(np.full(40_000, 1e-9))})})  # it cannot clip zero
+    reply = mod(asked, None, lambda m, c: Message(update, reply_to=m))
     found = float(reply.content["arrays"]["w"].numpy().std())
     assert found == pytest.approx(math.sqrt(2 * math.log(1.25e5)) / 10.0, rel=0.02)
     assert float(LocalGaussian(sigma=found * 0.98 / clip).epsilon(delta=1e-5)) > 10.0
