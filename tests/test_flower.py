@@ -2,6 +2,7 @@
 
 import collections
 import hashlib
+import importlib.util
 import json
 import math
 import os
@@ -31,10 +32,19 @@ from shoal.cli.app import app as command
 from shoal.integrations.flower import analyst as analyst_module
 from shoal.integrations.flower import client as client_module
 from shoal.integrations.flower import files, keys, noise
-from shoal.integrations.flower.analyst import Analyst, BatchError, Budget, ConflictError, ExhaustedError, Settings
+from shoal.integrations.flower.analyst import (
+    Analyst,
+    BatchError,
+    Budget,
+    ConflictError,
+    ExhaustedError,
+    Settings,
+    counted,
+)
 from shoal.integrations.flower.budget import BudgetAccountant
 from shoal.integrations.flower.client import Node, sealed_reports
 from shoal.integrations.flower.report import PROTOCOL, REASONS, SUITE, RefusedError, Task, seal, unseal
+from shoal.integrations.flower.run import Machine
 from shoal.integrations.flower.service import make_app
 from shoal.integrations.flower.shuffler import AnalystClient, AnalystError, Journal, Shuffler
 
@@ -472,6 +482,21 @@ def test_the_ledger_is_the_accountant(home):
     assert answer["epsilon"] == {"lower": epsilon.lower, "upper": epsilon.upper}
     assert home.accountant().state_dict() == expected.state_dict()
     assert float(home.accountant("any").epsilon(delta=1e-5)) > epsilon.upper
+
+
+@given(st.integers(min_value=1, max_value=10**7))
+def test_the_ledger_counts_on_no_more_users_than_there_were(users):
+    assert users * 31 / 32 < counted(users) <= users
+    assert counted(counted(users)) == counted(users)
+
+
+def test_many_users_are_counted_in_steps(tmp_path):
+    home = Analyst.create(tmp_path / "many", setup(minimum=65))
+    for number, users in enumerate((66, 67, 70), 1):
+        answer = close_round(home, number, batch(home, number, [None] * users))
+        assert (answer["users"], answer["counted"]) == (users, {66: 66, 67: 66, 70: 70}[users])
+    assert [(e.mechanism.users, e.rounds) for e in home.accountant()] == [(66, 2), (70, 1)]
+    home.close()
 
 
 def test_fewer_users_cost_more(home, tmp_path):
@@ -1109,6 +1134,23 @@ def test_the_command_sets_up_shows_and_exports(tmp_path):
     out = tmp_path / "m.npy"
     assert run(command, ["analyst", "model", str(folder), "--out", str(out)]).exit_code == 0
     np.testing.assert_allclose(np.load(out), np.full(12, 4.0))
+
+
+def test_a_missing_package_is_one_sentence(monkeypatch):
+    for name in [n for n in sys.modules if n.startswith("shoal.integrations.flower")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    result = CliRunner().invoke(command, ["analyst", "status", "a"])
+    assert result.exit_code == 2
+    assert "pip install 'shoal[flower]'" in result.output
+
+
+def test_a_folder_keeps_its_settings(tmp_path):
+    machine = Machine(folder=tmp_path / "m", rounds=1)
+    machine.set_up(setup())
+    machine.set_up(setup())
+    with pytest.raises(ValueError, match="its analyst has other settings"):
+        machine.set_up(setup(minimum=4))
 
 
 @pytest.mark.parametrize(

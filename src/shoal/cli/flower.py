@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,8 +40,21 @@ Home = Annotated[Path, typer.Option(metavar="DIR", help="Folder for keys, settin
 Timeout = Annotated[float, typer.Option(metavar="SECONDS", help="Time that nodes have for a round.")]
 
 
+def _flower_command(function: Callable[..., None]) -> Callable[..., None]:
+    """Bad input and missing packages end in one sentence."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any, **kwargs: Any) -> None:
+        try:
+            function(*args, **kwargs)
+        except ModuleNotFoundError as error:
+            raise ValueError(str(error)) from None
+
+    return _clear_errors(wrapped)
+
+
 @analyst_app.command()
-@_clear_errors
+@_flower_command
 def init(
     folder: Folder,
     task: Annotated[str, typer.Option(help="Name of the task.")],
@@ -102,7 +117,7 @@ def _settings(
 
 
 @analyst_app.command()
-@_clear_errors
+@_flower_command
 def serve(
     folder: Folder,
     certificate: Annotated[Path, typer.Option(metavar="FILE", help="TLS certificate (PEM).")],
@@ -121,7 +136,7 @@ def serve(
 
 
 @analyst_app.command()
-@_clear_errors
+@_flower_command
 def status(folder: Folder, as_json: Json = False) -> None:
     """The ledger: rounds, users, and epsilon for both crowds."""
     from shoal.cli import show
@@ -161,7 +176,7 @@ def status(folder: Folder, as_json: Json = False) -> None:
 
 
 @analyst_app.command("model")
-@_clear_errors
+@_flower_command
 def export(
     folder: Folder,
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write it (.npy).")] = Path("model.npy"),
@@ -177,7 +192,7 @@ def export(
 
 
 @flower_app.command()
-@_clear_errors
+@_flower_command
 def simulate(
     nodes: Nodes = 100,
     rounds: Rounds = 10,
@@ -197,12 +212,13 @@ def simulate(
 
     settings = _demo(nodes, clip, sigma, rate, epsilon, delta, crowd, step, minimum)
     machine = run.Machine(folder=folder, rounds=rounds, timeout=timeout)
+    print("Simulation: the nodes' noise comes from numpy's generator and protects nobody.")
     with run.simulation(machine, settings):
         _watch(machine, ["--federation-config", f"num-supernodes={nodes} client-resources-num-cpus=1"])
 
 
 @flower_app.command()
-@_clear_errors
+@_flower_command
 def deploy(
     nodes: Nodes = 4,
     rounds: Rounds = 5,

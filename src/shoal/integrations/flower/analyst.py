@@ -7,8 +7,9 @@ its ledger entry are committed in one transaction: after a crash either all of i
 **What is counted.** A round's number of users is the number of reports that opened, were of this round and
 task, and were not seen before; dummies count, since their senders tossed the coin as well. Nodes that
 dropped out, and reports that were refused, do not count, and by the monotonicity theorem (fewer users are
-never more private) the entry with the smaller number is the honest one. Dropping out must not depend on a
-node's data.
+never more private) the entry with the smaller number is the honest one. By the same theorem the ledger rounds
+the number down by up to 3% (`counted`): rounds with nearly the same number of users are then one mechanism,
+and epsilon takes seconds whatever the number of rounds. Dropping out must not depend on a node's data.
 
 **What is added.** model + step * sum(reports) / (rate * users): the expected number of reports, so that
 neither the model nor its scale tells how many checked in.
@@ -44,6 +45,7 @@ from shoal.mechanisms import Crowd, from_dict
 DATABASE, KEY, TOKEN = "analyst.db", "analyst.key", "token"
 VERSION = 1
 USERS_MAX = 10**7
+LEADING_BITS = 6
 
 SCHEMA = (
     "CREATE TABLE settings (version INTEGER NOT NULL, settings TEXT NOT NULL)",
@@ -112,6 +114,16 @@ class Settings:
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Settings:
         return cls(**{**data, "task": Task(**data["task"]), "budget": Budget(**data["budget"])})
+
+
+def counted(users: int) -> int:
+    """The number of users that the ledger counts on: rounded down to its six leading binary digits.
+
+    >>> [counted(n) for n in (3, 63, 64, 65, 1_000, 1_023)]
+    [3, 63, 64, 64, 992, 1008]
+    """
+    spare = max(users.bit_length() - LEADING_BITS, 0)
+    return users >> spare << spare
 
 
 class Analyst:
@@ -204,7 +216,7 @@ class Analyst:
         budget = self.settings.budget
         with self._lock:
             if self._exceeds is None:
-                worst = self.settings.task.mechanism(users=self.settings.minimum, crowd=self._crowd)
+                worst = self.settings.task.mechanism(users=counted(self.settings.minimum), crowd=self._crowd)
                 self._exceeds = self._ledger.would_exceed(worst)
             if self._exceeds:
                 raise ExhaustedError(
@@ -240,13 +252,14 @@ class Analyst:
         """Close a round: new model, ledger entry and answer, all or nothing."""
         task, budget = self.settings.task, self.settings.budget
         with self._lock:
-            mechanism = task.mechanism(users=users, crowd=self._crowd)
+            mechanism = task.mechanism(users=counted(users), crowd=self._crowd)
             after = self._ledger.accountant.compose(mechanism)
             epsilon = after.epsilon(delta=budget.delta)
             answer = json.dumps(
                 {
                     "round": number,
                     "users": users,
+                    "counted": mechanism.users,
                     "refused": sum(refused.values()),
                     "epsilon": {"lower": epsilon.lower, "upper": epsilon.upper},
                     "delta": budget.delta,

@@ -53,6 +53,7 @@ class Machine:
     rounds: int
     timeout: float = 60.0
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    registered: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.folder = self.folder.resolve()
@@ -69,7 +70,11 @@ class Machine:
         """Keys, certificates, the analyst and the settings of the shuffler; what exists is kept."""
         if not (self.tls / "server.key").exists():
             keys.make_certificates(self.tls)
-        if not (self.analyst_home / DATABASE).exists():
+        if (self.analyst_home / DATABASE).exists():
+            with contextlib.closing(Analyst(self.analyst_home)) as analyst:
+                if analyst.settings != settings:
+                    raise ValueError(f"{self.folder} must be a new folder: its analyst has other settings")
+        else:
             Analyst.create(self.analyst_home, settings).close()
         self._write(
             "shuffler.toml",
@@ -172,7 +177,9 @@ class Machine:
         key = self.folder / f"{name}.key"
         if not key.exists():
             keys.make_node_key(key)
+        if name not in self.registered:  # with this SuperLink, which remembers nothing of an earlier one
             self.flwr("supernode", "register", str(key) + ".pub", "shoal")
+            self.registered.add(name)
         config = f'{NODE_CONFIG}="{self.node_file(name, noise=SECURE)}" partition-id={number} num-partitions={nodes}'
         command = ["flower-supernode", "--superlink", f"127.0.0.1:{self.ports['superlink']}"]
         command += ["--root-certificates", str(self.tls / "ca.pem"), "--auth-supernode-private-key", str(key)]

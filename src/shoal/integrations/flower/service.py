@@ -67,6 +67,7 @@ class Closed(BaseModel):
 
     round: int
     users: int
+    counted: int = Field(description="Users that the ledger counts on.")
     refused: int
     epsilon: Bracket
     delta: float
