@@ -866,6 +866,10 @@ def test_a_shuffler_that_died_delivers_the_same_batch(tmp_path, home):
     first.journal.close()
     (left,) = (tmp_path / "journal").glob("*.batch")
     content = left.read_bytes()
+    # All that the shuffler has stored: the sealed reports of a round, in another order.
+    assert {p.name for p in (tmp_path / "journal").iterdir()} == {"lock", "round-0000000001.batch"}
+    sealed = [r.content["report"]["sealed"] for r in nodes.received]
+    assert sorted(sealed) == sorted(content[i : i + TASK.length] for i in range(0, len(content), TASK.length))
     analyst = LocalAnalyst(home)
     second = shuffler(tmp_path, analyst)
     second.start(nodes, TEMPLATE, num_rounds=1)

@@ -215,3 +215,31 @@ def test_no_request_crashes_the_analyst(service):
     assert analyst.rounds() == []
     assert analyst.open_round() == 1
     assert httpx.get(f"{url}/v1/health").is_success
+
+
+def test_two_hundred_megabytes_of_rubbish_do_not_stay_in_memory(tmp_path):
+    machine = run.Machine(folder=tmp_path / "m", rounds=1)
+    machine.set_up(setup(minimum=2, dimension=25_000))
+    with contextlib.closing(Analyst(machine.analyst_home)) as analyst:
+        length, token = analyst.settings.task.length, analyst.token
+    try:
+        machine.start_analyst()
+        status = pathlib.Path(f"/proc/{machine.processes['analyst'].pid}/status")
+
+        def peak():
+            return int(re.search(r"VmHWM:\s+(\d+)", status.read_text())[1]) / 1024
+
+        before = peak()
+        answer = httpx.put(
+            f"https://127.0.0.1:{machine.ports['analyst']}/v1/rounds/1/reports",
+            content=(os.urandom(length) for _ in range(2_000)),
+            headers={"Authorization": f"Bearer {token}", "Content-Type": "application/octet-stream"},
+            verify=httpx.create_ssl_context(verify=str(machine.tls / "ca.pem")),
+            timeout=120,
+            trust_env=False,
+        )
+        assert answer.status_code == 422
+        assert answer.json() == {"detail": "a batch must have a report that can be opened, got none"}
+        assert peak() - before < 60.0  # MiB
+    finally:
+        machine.stop_all()
