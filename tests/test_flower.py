@@ -1168,6 +1168,10 @@ def test_a_folder_keeps_its_settings(tmp_path):
         (["analyst", "init", "a", *INIT.split(), "--crowd", "none"], "crowd must be one of"),
         (["analyst", "serve", "a", "--certificate", "c.pem", "--key", "k.pem"], "must be a file in PEM format"),
         (["flower", "deploy", "--nodes", "3", "--minimum", "4"], "minimum must lie between 2 and"),
+        (
+            ["flower", "simulate", "--nodes", "5001"],
+            "nodes must lie between 2 and the number of images (5000), got 5001",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence_and_code_2(tmp_path, monkeypatch, words, said):

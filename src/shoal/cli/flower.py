@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -255,6 +257,10 @@ def _demo(
 ) -> Settings:
     from shoal.integrations.flower import digits
 
+    # A terminated command must take its processes with it, as an interrupted one does.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    if not 2 <= nodes <= digits.data().users:
+        raise ValueError(f"nodes must lie between 2 and the number of images ({digits.data().users}), got {nodes}")
     fewest = max(2, nodes * 3 // 4) if minimum is None else minimum
     if not 2 <= fewest <= nodes:
         raise ValueError(f"minimum must lie between 2 and the number of nodes ({nodes}), got {fewest}")

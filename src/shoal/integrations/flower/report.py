@@ -16,6 +16,7 @@ import json
 import re
 import secrets
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +26,9 @@ from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
 from shoal import _validate
 from shoal._validate import FloatArray
-from shoal.mechanisms import Crowd, ShuffledCheckIn
+
+if TYPE_CHECKING:
+    from shoal.mechanisms import Crowd, ShuffledCheckIn
 
 PROTOCOL = "shoal sealed report 1"
 SUITE = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.CHACHA20_POLY1305)
@@ -105,6 +108,8 @@ class Task:
 
     def mechanism(self, *, users: int, crowd: Crowd) -> ShuffledCheckIn:
         """One round in which `users` nodes tossed their coins."""
+        from shoal.mechanisms import ShuffledCheckIn  # a node starts for every round and never accounts
+
         return ShuffledCheckIn(users=users, rate=self.rate, sigma=self.sigma, crowd=crowd)
 
 
