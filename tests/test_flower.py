@@ -400,6 +400,13 @@ def test_bad_node_files_are_refused(tmp_path, text, words):
         Node.read(tmp_path / "node.toml")
 
 
+def test_a_relative_state_folder_is_beside_the_file(tmp_path, key, monkeypatch):
+    desk = Desk(tmp_path, key, state="memory")
+    monkeypatch.chdir("/")
+    desk.sealed(1)
+    assert [p.name for p in (tmp_path / "memory").iterdir()] == ["test.report"]
+
+
 def test_a_bad_key_is_refused():
     with pytest.raises(ValueError, match="key must be the analyst's public key"):
         keys.public_key("c2hvcnQ=")

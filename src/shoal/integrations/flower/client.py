@@ -52,7 +52,8 @@ COIN_BITS = 128
 class Node:
     """What a node's owner decides: the task with its noise, the analyst's key, how many rounds at most.
 
-    `state` is a folder in which the node remembers the last round that it answered. `noise` is
+    `state` is a folder in which the node remembers the last round that it answered (in a file: relative to
+    the file's own folder, so that it does not depend on where a node is started). `noise` is
     `"secure"`, or `"simulation"` for a fast sampler that protects nobody.
     """
 
@@ -80,7 +81,8 @@ class Node:
         fields = set(Task.__dataclass_fields__)
         if set(task) != fields:
             raise ValueError(f"[task] of {path} must have {', '.join(sorted(fields))}, got {', '.join(sorted(task))}")
-        return cls(task=Task(**task), key=keys.public_key(data.pop("key")), **data)
+        state = Path(path).resolve().parent / data.pop("state")
+        return cls(task=Task(**task), key=keys.public_key(data.pop("key")), state=state, **data)
 
     def to_toml(self) -> str:
         """The file that `read` understands."""
