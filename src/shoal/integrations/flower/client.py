@@ -18,25 +18,27 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import logging
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from logging import ERROR, WARNING
 from pathlib import Path
 from typing import Any
 
 import tomllib
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
-from flwr.clientapp.typing import ClientAppCallable
-from flwr.supercore import log
 
 from shoal import _validate
 from shoal._validate import FloatArray
 from shoal.integrations.flower import files, keys
 from shoal.integrations.flower.noise import SECURE, SIMULATION, SOURCES, clipped
 from shoal.integrations.flower.report import Task, round_number, seal
+
+LOG = logging.getLogger("flwr")
+"""Flower's own log: on a node it stays on the node."""
+App = Callable[[Message, Context], Message]
 
 NODE_CONFIG = "shoal"
 """Key of the SuperNode's `--node-config` that names the node's file."""
@@ -102,7 +104,7 @@ def _toml(value: Any) -> str:
     return json.dumps(value)  # numbers and strings of JSON are those of TOML
 
 
-def sealed_reports(message: Message, context: Context, call_next: ClientAppCallable) -> Message:
+def sealed_reports(message: Message, context: Context, call_next: App) -> Message:
     """The mod: one sealed report for a training message, nothing for any other kind of message."""
     if message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
         raise ValueError(f"a message must be of type {MessageType.TRAIN}, got {message.metadata.message_type!r}")
@@ -140,13 +142,11 @@ def _settings(context: Context) -> Node:
 def _read_node(path: str) -> Node:
     node = Node.read(path)
     if node.noise == SIMULATION:
-        log(WARNING, "noise comes from numpy's generator: for simulation only, it protects nobody")
+        LOG.warning("noise comes from numpy's generator: for simulation only, it protects nobody")
     return node
 
 
-def _trained(
-    message: Message, context: Context, call_next: ClientAppCallable, sent: list[Any], task: Task
-) -> FloatArray:
+def _trained(message: Message, context: Context, call_next: App, sent: list[Any], task: Task) -> FloatArray:
     """The clipped update; zero if the app fails in any way, which depends on the data and must not show."""
     try:
         names = list(message.content.array_records[ARRAYS])
@@ -159,7 +159,7 @@ def _trained(
             raise ValueError("the app must return arrays of the shapes that were sent")
         return clipped([a.astype("f8") - b.astype("f8") for a, b in zip(arrays, sent, strict=True)], clip=task.clip)
     except Exception as error:
-        log(ERROR, "training failed, so this node's update is zero: %r", error)
+        LOG.error("training failed, so this node's update is zero: %r", error)
         return clipped([b * 0.0 for b in sent], clip=task.clip)
 
 

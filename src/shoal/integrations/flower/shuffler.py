@@ -21,7 +21,6 @@ import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
 
@@ -31,11 +30,10 @@ import tomllib
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
-from flwr.supercore import log
 
 from shoal import _validate
 from shoal.integrations.flower import files
-from shoal.integrations.flower.client import ARRAYS, CONFIG, SEALED
+from shoal.integrations.flower.client import ARRAYS, CONFIG, LOG, SEALED
 
 SLICE = 16
 """Messages pushed or pulled at once: what of a round is in memory at any time."""
@@ -76,12 +74,12 @@ class Journal:
             with open(self._spool, "wb") as spool:
                 for report in reports:
                     if len(report) != length:
-                        log(WARNING, "a reply was dropped: a sealed report has %d bytes, not %d", length, len(report))
+                        LOG.warning("a reply was dropped: a sealed report has %d bytes, not %d", length, len(report))
                         continue
                     spool.write(report)
                     count += 1
             if count < minimum:
-                log(WARNING, "round %d: %d reports, at least %d are needed", number, count, minimum)
+                LOG.warning("round %d: %d reports, at least %d are needed", number, count, minimum)
                 return None
             order = list(range(count))
             random.SystemRandom().shuffle(order)
@@ -182,7 +180,7 @@ class AnalystClient:
                 trouble = repr(error)
             if time.monotonic() + wait > deadline:
                 raise AnalystError(f"the analyst did not answer for {self._patience:g} seconds: {trouble}")
-            log(WARNING, "analyst: %s; trying again", trouble)
+            LOG.warning("analyst: %s; trying again", trouble)
             time.sleep(wait)
         raise AssertionError("unreachable")
 
@@ -230,7 +228,7 @@ class Shuffler(Strategy):
         return cls(analyst=analyst, journal=Journal(data.pop("journal")), **data)
 
     def summary(self) -> None:
-        log(INFO, "shuffler: at least %d reports a round, %g s for each", self.minimum, self.timeout)
+        LOG.info("shuffler: at least %d reports a round, %g s for each", self.minimum, self.timeout)
 
     def start(
         self,
@@ -255,7 +253,7 @@ class Shuffler(Strategy):
         while True:
             waiting = self.analyst.open_round()
             if waiting.number is None:
-                log(INFO, "the analyst opens no further round: %s", waiting.reason)
+                LOG.info("the analyst opens no further round: %s", waiting.reason)
                 break
             number = waiting.number
             arrays = _shaped(self.analyst.model(number), initial_arrays)
@@ -279,7 +277,7 @@ class Shuffler(Strategy):
                 raise AnalystError(f"minimum is {self.minimum} nodes, only {len(nodes)} are connected")
             time.sleep(self.poll)
         content = RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord({**config, "round": server_round})})
-        log(INFO, "round %d: asking %d nodes", server_round, len(nodes))
+        LOG.info("round %d: asking %d nodes", server_round, len(nodes))
         return (
             Message(content, dst_node_id=node, message_type=MessageType.TRAIN, group_id=str(server_round))
             for node in nodes
@@ -328,7 +326,7 @@ class Shuffler(Strategy):
     def _deliver(self, number: int) -> MetricRecord:
         answer = self.analyst.deliver(number, self.journal.batch(number))
         self.journal.done(number)
-        log(INFO, "round %d: %s", number, answer["guarantee"])
+        LOG.info("round %d: %s", number, answer["guarantee"])
         return MetricRecord({"users": int(answer["users"]), "epsilon": float(answer["epsilon"]["upper"])})
 
 
@@ -336,14 +334,14 @@ def _sealed(replies: Iterable[Message]) -> Iterator[bytes]:
     """The sealed bytes of each reply, and nothing else of it."""
     for reply in replies:
         if reply.has_error():
-            log(WARNING, "a node did not report (code %s)", reply.error.code)
+            LOG.warning("a node did not report (code %s)", reply.error.code)
             continue
         records = reply.content.config_records
         sealed = records[SEALED].get("sealed") if SEALED in records else None
         if isinstance(sealed, bytes):
             yield sealed
         else:
-            log(WARNING, "a reply without a sealed report was dropped")
+            LOG.warning("a reply without a sealed report was dropped")
 
 
 def _shaped(vector: np.ndarray[Any, np.dtype[np.float32]], like: ArrayRecord) -> ArrayRecord:
