@@ -19,7 +19,7 @@ test: $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
 bench: $(VENV)/.bench
-	for name in rdp_speed tight_speed tight_vs_pld_accounting; do \
+	for name in rdp_speed tight_speed tight_vs_pld_accounting flower_throughput; do \
 		OMP_NUM_THREADS=1 $(BIN)/python benchmarks/$$name.py --markdown benchmarks/results/$$name.md || exit 1; \
 	done
 
@@ -38,7 +38,7 @@ $(VENV)/.test: $(VENV)/.venv pyproject.toml
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.venv pyproject.toml
-	$(BIN)/python -m pip install --quiet --editable '.[bench]'
+	$(BIN)/python -m pip install --quiet --editable '.[bench,flower]'
 	touch $@
 
 clean:

@@ -59,7 +59,7 @@ def test_tau_by_quadrature():
 
     kink = (exponent - r**2 / 2) / r
     total = sum(
-        integrate.quad(lambda z: lost(z) * stats.norm.pdf(z - place), kink, kink + 30, epsabs=1e-14)[0]
+        integrate.quad(lambda z, place=place: lost(z) * stats.norm.pdf(z - place), kink, kink + 30, epsabs=1e-14)[0]
         for place in (0.0, r)
     )
     assert total == pytest.approx(stray(sigma, exponent), rel=1e-8)

@@ -740,3 +740,4 @@ def demo(
 from shoal.cli import audit as _audit  # noqa: E402, F401
 
 app.command()(_clear_errors(train))
+from shoal.cli import flower as _flower  # noqa: E402, F401

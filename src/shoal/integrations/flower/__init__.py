@@ -1,0 +1,58 @@
+"""The shuffle protocol on Flower: sealed reports, a federation that shuffles, an analyst that accounts.
+
+Three parties, each of which sees as little as its work allows:
+
+- a **node** clips its update, adds its own Gaussian noise and seals the report to the analyst's key,
+  or seals a dummy if its coin says so (`sealed_reports`, a Flower mod; `Node`, its own settings);
+- the **shuffler** is the Flower federation: whoever runs the SuperLink and the ServerApp (`Shuffler`,
+  a Flower strategy) sees node ids and sealed reports that it cannot read, and permutes them;
+- the **analyst** (`shoal analyst`) holds the key, sees reports without names, times or order, adds
+  them up, and keeps the ledger of what that has cost.
+
+`Task` is what all of them agree on beforehand; every report is bound to it. What each party must be
+trusted with is written in `docs/explanation/trust.md`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from shoal.integrations.flower.analyst import Analyst as Analyst
+    from shoal.integrations.flower.analyst import Budget as Budget
+    from shoal.integrations.flower.budget import BudgetAccountant as BudgetAccountant
+    from shoal.integrations.flower.client import Node as Node
+    from shoal.integrations.flower.client import sealed_reports as sealed_reports
+    from shoal.integrations.flower.report import Task as Task
+    from shoal.integrations.flower.shuffler import Shuffler as Shuffler
+
+for _name in ("flwr", "cryptography", "fastapi", "uvicorn", "httpx", "opendp"):
+    if importlib.util.find_spec(_name) is None:
+        raise ModuleNotFoundError(
+            f"shoal.integrations.flower needs Flower and what goes with it ({_name} was not found; Python 3.11 or "
+            "later): pip install 'shoal[flower]'",
+            name=_name,
+        )
+
+_HOME = {
+    "Analyst": "analyst",
+    "Budget": "analyst",
+    "BudgetAccountant": "budget",
+    "Node": "client",
+    "Shuffler": "shuffler",
+    "Task": "report",
+    "sealed_reports": "client",
+}
+
+__all__ = [*_HOME]  # noqa: PLE0604 (the table above is the one list of public names)
+
+
+def __getattr__(name: str) -> Any:
+    """Names are loaded when first used: the analyst does without Flower, the nodes without the web service."""
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value

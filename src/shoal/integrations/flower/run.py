@@ -1,0 +1,278 @@
+"""The whole protocol on one machine, as real processes: for trying out and for tests.
+
+Both ways start an analyst and a SuperLink with TLS on loopback. `deployment` adds SuperNodes, each with its
+own settings and key; `simulation` leaves the nodes to Flower's simulation engine. Telemetry and update checks
+of Flower are off. Everything is kept in one folder, where a second call goes on with the same analyst.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sysconfig
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from shoal import __version__
+from shoal.integrations.flower import keys
+from shoal.integrations.flower.analyst import DATABASE, KEY, TOKEN, Analyst, Settings
+from shoal.integrations.flower.client import NODE_CONFIG, NODE_FILE, Node
+from shoal.integrations.flower.noise import SECURE, SIMULATION
+
+APP = "shoal.integrations.flower.digits"
+START_SECONDS = 180.0
+STATUS_SECONDS = 5.0
+"""How often a run that makes no progress is asked about: each time starts a command of Flower's."""
+
+
+class RunError(ChildProcessError):
+    """A process did not come up, or a run did not end well; the message names its log."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Machine:
+    """A folder with keys, settings and logs, and the processes that run on it."""
+
+    folder: Path
+    rounds: int
+    timeout: float = 60.0
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    registered: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.folder = self.folder.resolve()
+        self.ports = {"analyst": free_port(), "superlink": free_port()}
+        self.tls = self.folder / "tls"
+        for name in ("logs", "flwr", "app"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+
+    @property
+    def analyst_home(self) -> Path:
+        return self.folder / "analyst"
+
+    def set_up(self, settings: Settings) -> None:
+        """Keys, certificates, the analyst and the settings of the shuffler; what exists is kept."""
+        if not (self.tls / "server.key").exists():
+            keys.make_certificates(self.tls)
+        if (self.analyst_home / DATABASE).exists():
+            with contextlib.closing(Analyst(self.analyst_home)) as analyst:
+                if analyst.settings != settings:
+                    raise ValueError(f"{self.folder} must be a new folder: its analyst has other settings")
+        else:
+            Analyst.create(self.analyst_home, settings).close()
+        self._write(
+            "shuffler.toml",
+            {
+                "url": f"https://127.0.0.1:{self.ports['analyst']}",
+                "authority": str(self.tls / "ca.pem"),
+                "token": str(self.analyst_home / TOKEN),
+                "journal": str(self.folder / "journal"),
+                "minimum": settings.minimum,
+                "timeout": self.timeout,
+            },
+        )
+        link = {"address": f"127.0.0.1:{self.ports['superlink']}", "root-certificates": str(self.tls / "ca.pem")}
+        self._write("flwr/config.toml", link, head="[superlink.shoal]\n")
+        app = (
+            f'[project]\nname = "shoal-digits"\nversion = "{__version__}"\nlicense = "Apache-2.0"\n\n'
+            '[tool.flwr.app]\npublisher = "shoal"\n\n'
+            f'[tool.flwr.app.components]\nserverapp = "{APP}:server_app"\nclientapp = "{APP}:client_app"\n\n'
+            "[tool.flwr.app.config]\n"
+        )
+        self._write("app/pyproject.toml", {"rounds": self.rounds, "shuffler": str(self.folder / "shuffler.toml")}, app)
+
+    def _write(self, name: str, values: Mapping[str, Any], head: str = "") -> Path:
+        path = self.folder / name
+        path.write_text(head + "".join(f"{k} = {json.dumps(v)}\n" for k, v in values.items()))
+        return path
+
+    def node_file(self, name: str, *, noise: str) -> Path:
+        """The settings of one node, as its owner would write them."""
+        key = keys.read_private(self.analyst_home / KEY).public_key()
+        state = self.folder / "state" / name
+        with contextlib.closing(Analyst(self.analyst_home)) as analyst:
+            node = Node(task=analyst.settings.task, key=key, rounds=self.rounds, state=state, noise=noise)
+        path = self.folder / f"{name}.toml"
+        path.write_text(node.to_toml())
+        return path
+
+    def environment(self, **more: str) -> dict[str, str]:
+        scripts = sysconfig.get_path("scripts")
+        return {
+            **os.environ,
+            "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}",
+            "FLWR_HOME": str(self.folder / "flwr"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "OMP_NUM_THREADS": "1",
+            **more,
+        }
+
+    def start(self, name: str, command: Sequence[str], **environment: str) -> subprocess.Popen[bytes]:
+        """Start a process in a group of its own; its output goes to a log."""
+        with open(self.log(name), "ab") as log:
+            self.processes[name] = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self.environment(**environment),
+                cwd=self.folder,
+                start_new_session=True,
+            )
+        return self.processes[name]
+
+    def log(self, name: str) -> Path:
+        return self.folder / "logs" / f"{name}.log"
+
+    def wait_until(self, name: str, ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not ready():
+            if self.processes[name].poll() is not None:
+                raise RunError(f"{name} ended with code {self.processes[name].returncode}, see {self.log(name)}")
+            if time.monotonic() > deadline:
+                raise RunError(f"{name} was not ready within {START_SECONDS:g} seconds, see {self.log(name)}")
+            time.sleep(0.1)
+
+    def _answers(self, port: int, path: str) -> bool:
+        context = httpx.create_ssl_context(verify=str(self.tls / "ca.pem"))
+        with contextlib.suppress(httpx.HTTPError):
+            url = f"https://127.0.0.1:{port}{path}"
+            return httpx.get(url, verify=context, timeout=5.0, trust_env=False).is_success
+        return False
+
+    def start_analyst(self) -> None:
+        command = ["shoal", "analyst", "serve", str(self.analyst_home), "--port", str(self.ports["analyst"])]
+        command += ["--certificate", str(self.tls / "server.pem"), "--key", str(self.tls / "server.key")]
+        self.start("analyst", command)
+        self.wait_until("analyst", lambda: self._answers(self.ports["analyst"], "/v1/health"))
+
+    def start_superlink(self, *options: str, **environment: str) -> None:
+        command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.ports["superlink"])]
+        command += ["--ssl-ca-certfile", str(self.tls / "ca.pem")]
+        command += ["--ssl-certfile", str(self.tls / "server.pem"), "--ssl-keyfile", str(self.tls / "server.key")]
+        self.start("superlink", [*command, "--disable-runtime-dependency-installation", *options], **environment)
+        self.wait_until("superlink", lambda: self._answers(self.ports["superlink"], "/health"))
+
+    def start_supernode(self, number: int, *, nodes: int) -> None:
+        """A SuperNode with its own settings and its own key, which the SuperLink knows."""
+        name = f"node-{number}"
+        key = self.folder / f"{name}.key"
+        if not key.exists():
+            keys.make_node_key(key)
+        if name not in self.registered:  # with this SuperLink, which remembers nothing of an earlier one
+            self.flwr("supernode", "register", str(key) + ".pub", "shoal")
+            self.registered.add(name)
+        config = f'{NODE_CONFIG}="{self.node_file(name, noise=SECURE)}" partition-id={number} num-partitions={nodes}'
+        command = ["flower-supernode", "--superlink", f"127.0.0.1:{self.ports['superlink']}"]
+        command += ["--root-certificates", str(self.tls / "ca.pem"), "--auth-supernode-private-key", str(key)]
+        self.start(name, [*command, "--port", str(free_port()), "--node-config", config])
+
+    def flwr(self, *words: str) -> dict[str, Any]:
+        """A command of Flower's, and its answer."""
+        done = subprocess.run(
+            ["flwr", *words, "--format", "json"],
+            env=self.environment(),
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        with open(self.log("flwr"), "a") as log:
+            log.write(f"flwr {' '.join(words)}\n{done.stdout}{done.stderr}\n")
+        answer: dict[str, Any] = json.loads(done.stdout) if done.stdout.strip() else {}
+        if done.returncode or not answer.get("success", True):
+            raise RunError(f"flwr {words[0]} failed, see {self.log('flwr')}: {done.stdout or done.stderr}")
+        return answer
+
+    def submit(self, *options: str) -> str:
+        """Start a run of the app; its number."""
+        return str(self.flwr("run", str(self.folder / "app"), "shoal", *options)["run-id"])
+
+    def run_status(self, run: str) -> str:
+        """The status of a run, such as `finished:completed`."""
+        (found,) = self.flwr("list", "shoal", "--run-id", run)["runs"]
+        return str(found["status"])
+
+    def stop(self, *names: str, kill: bool = False) -> None:
+        """End processes and all that they started."""
+        ending = [self.processes.pop(name) for name in names]
+        for process in ending:
+            _signal(process, signal.SIGKILL if kill else signal.SIGTERM)
+        for process in ending:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(15)
+            _signal(process, signal.SIGKILL)
+            process.wait()
+
+    def stop_all(self) -> None:
+        """End everything, nodes first: they take their leave of the SuperLink."""
+        self.stop(*(name for name in self.processes if name.startswith("node-")))
+        self.stop(*self.processes)
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """To the whole group of a process, if any of it is left."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+@contextlib.contextmanager
+def deployment(machine: Machine, settings: Settings, *, nodes: int) -> Iterator[Machine]:
+    """Analyst, SuperLink and SuperNodes as real processes with TLS on loopback."""
+    machine.set_up(settings)
+    try:
+        machine.start_analyst()
+        machine.start_superlink("--enable-supernode-auth")
+        with ThreadPoolExecutor(os.cpu_count()) as several:
+            list(several.map(lambda number: machine.start_supernode(number, nodes=nodes), range(nodes)))
+        yield machine
+    finally:
+        machine.stop_all()
+
+
+@contextlib.contextmanager
+def simulation(machine: Machine, settings: Settings) -> Iterator[Machine]:
+    """Analyst and SuperLink as real processes, nodes in Flower's simulation engine, with its fast noise."""
+    machine.set_up(settings)
+    try:
+        machine.start_analyst()
+        machine.start_superlink("--simulation", **{NODE_FILE: str(machine.node_file("nodes", noise=SIMULATION))})
+        yield machine
+    finally:
+        machine.stop_all()
+
+
+def follow(machine: Machine, run: str, progress: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
+    """Wait for a run to end; `progress` is called with each round as it closes. All rounds are returned."""
+    shown, asked = 0, time.monotonic()
+    with contextlib.closing(Analyst(machine.analyst_home)) as analyst:
+        while True:
+            rows = analyst.rounds()
+            for row in rows[shown:]:
+                progress(row)
+            fresh, shown = len(rows) > shown, len(rows)
+            if shown >= machine.rounds or (not fresh and time.monotonic() > asked + STATUS_SECONDS):
+                over, asked = machine.run_status(run), time.monotonic()
+                if over.startswith("finished"):
+                    if over != "finished:completed":
+                        raise RunError(f"the run ended as {over}, see {machine.folder / 'logs'}")
+                    return analyst.rounds()
+            time.sleep(0.5)
