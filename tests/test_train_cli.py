@@ -17,19 +17,6 @@ from shoal.cli.app import app
 from shoal.cli.train import PRESETS
 
 SHORT = ["--users", 400, "--rate", 0.5, "--sigma", 0.7, "--rounds", 6, "--evaluate-every", 2, "--checkpoint-every", 2]
-    "--users",
-    "400",
-    "--rate",
-    "0.5",
-    "--sigma",
-    "0.7",
-    "--rounds",
-    "6",
-    "--evaluate-every",
-    "2",
-    "--checkpoint-every",
-    "2",
-]
 
 
 def run(*words):
