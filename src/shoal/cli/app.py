@@ -166,7 +166,8 @@ def _report(
     rows: list[dict[str, Any]] = []
     for crowd, m in variants:
         for value in given:
-            answers = getattr(m, question)(**{other: value}, rounds=rounds, **how)
+            with show.busy(m):
+                answers = getattr(m, question)(**{other: value}, rounds=rounds, **how)
             for count, answer in zip(rounds, answers, strict=True):
                 words = {question: show.rounded(answer.upper), other: show.plain(value)}
                 text = show.guarantee(m, rounds=count, bracket=answer, method=how["method"], **words)
@@ -214,7 +215,8 @@ def _picture(
             x = parse.evenly_spaced(given, count)
         for key in keys:
             fixed = {other: key, "rounds": x} if by_rounds else {other: x, "rounds": key}
-            answers = getattr(m, question)(**fixed, **how)
+            with show.busy(m):
+                answers = getattr(m, question)(**fixed, **how)
             words = [] if crowd is None else [f"{show.crowd_name(crowd)} crowd"]
             if len(keys) > 1:
                 words.append(f"δ = {show.plain(key)}" if by_rounds else f"{key:,} rounds")
@@ -409,13 +411,14 @@ def _calibrated(
     for which, m in _variants(kind, given, crowd, adjacency, how["method"] == "rdp", **known):
         common: dict[str, Any] = {"epsilon": target, "delta": small, **how}
         try:
-            if what == "sigma":
-                value: float | int = calibrate.sigma(lambda s, m=m: m.replace(sigma=s), rounds=count, **common)  # type: ignore[misc]
-            elif what == "users":
-                first = getattr(m, "sample", 1)
-                value = calibrate.users(lambda n, m=m: m.replace(users=n), rounds=count, at_least=first, **common)  # type: ignore[misc]
-            else:
-                value = count = calibrate.rounds(m, **common)
+            with show.busy(m):
+                if what == "sigma":
+                    value: float | int = calibrate.sigma(lambda s, m=m: m.replace(sigma=s), rounds=count, **common)  # type: ignore[misc]
+                elif what == "users":
+                    first = getattr(m, "sample", 1)
+                    value = calibrate.users(lambda n, m=m: m.replace(users=n), rounds=count, at_least=first, **common)  # type: ignore[misc]
+                else:
+                    value = count = calibrate.rounds(m, **common)
         except ValueError as error:
             rows.append({"crowd": which, what: None, "reason": str(error)})
             continue

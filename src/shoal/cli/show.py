@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.status import Status
 from rich.table import Table
 
 if TYPE_CHECKING:
@@ -41,6 +42,11 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     for row in rows:
         shown.add_row(*row)
     console.print(shown)
+
+
+def busy(m: Mechanism) -> Status:
+    """A sign of life on a terminal, while any crowd's second or so at each point adds up."""
+    return Console(stderr=True).status(f"computing {m.label} …")
 
 
 def say(text: str) -> None:
