@@ -113,13 +113,13 @@ class _LossRule:
             # f = right e^-rest of the base, so that right - f = -right expm1(-rest) of u changes sides
             up, down = right * np.exp(-rest), np.expm1(-rest) / both
             swap = -right * np.expm1(-rest)
-            lifts = (swap, -swap)
+            lower, upper = swap, -swap
         else:
             up, down = right * np.exp(rest), left * np.exp(-offset)
-            lifts = (left * np.expm1(-offset), right * np.expm1(rest))
+            lower, upper = left * np.expm1(-offset), right * np.expm1(rest)
         if self.whole:
-            lifts = (0.0, 0.0)
-        return Share(left, down, lifts[0]), Share(right, up, lifts[1])
+            lower, upper = 0.0 * lower, 0.0 * upper
+        return Share(left, down, lower), Share(right, up, upper)
 
     def moment_of_sum(self, a: FloatArray, a_moment: FloatArray, b: FloatArray, b_moment: FloatArray) -> FloatArray:
         if self.whole:

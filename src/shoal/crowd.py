@@ -306,9 +306,6 @@ def epsilon(parts: AnyParts, delta: float, accuracy: float = pld.ACCURACY) -> fl
     if not _in_range(parts) or delta < pld.DELTA_MIN:
         return local
 
-    def asked(parts: Parts) -> float:
-        return max(_rough(parts).above(way).epsilon(delta) for way in _WAYS)
-
     halves = _halfway(parts)
     if halves is not None:
         mass, guess = _least(
@@ -317,13 +314,13 @@ def epsilon(parts: AnyParts, delta: float, accuracy: float = pld.ACCURACY) -> fl
         step = _rough(_resolved(halves, mass))
         guess = ByZero(there=step.above("forward"), back=step.above("reverse")).epsilon(delta)
         # Mostly much better than the direct way, whose clones are fewer.
-        if (
-            guess < 0.8 * asked(_resolved(parts, 0.1 * delta))
-            or guess < _least(parts, 5e-3 * delta, 0.8 * delta, asked)[1]
-        ):
+        sample = _rough(_resolved(parts, 0.1 * delta)).above("forward").epsilon(delta)
+        if guess < 0.8 * sample or guess < _for_epsilon(parts, delta)[1]:
             return min(local, _by_zero(halves, guess, mass, _half(accuracy), delta).epsilon(delta))
-    mass, _ = _least(parts, 5e-3 * delta, 0.8 * delta, asked)
-    return min(local, _smallest(_resolved(parts, mass), delta, _half(accuracy)))
+    there, back = (_fine(_resolved(parts, mass), _half(accuracy)) for mass in _for_epsilon(parts, delta)[0])
+    if there.total_variation() <= delta:
+        return 0.0
+    return min(local, max(there.above("forward").epsilon(delta), back.above("reverse").epsilon(delta)))
 
 
 def delta(parts: AnyParts, epsilon: float, accuracy: float = pld.ACCURACY) -> float:
@@ -332,17 +329,17 @@ def delta(parts: AnyParts, epsilon: float, accuracy: float = pld.ACCURACY) -> fl
     if not _in_range(parts) or epsilon > pld.EPSILON_MAX:
         return local
 
-    def asked(parts: Parts) -> float:
-        return max(_rough(parts).above(way).delta(epsilon) for way in _WAYS)
-
-    mass, about = _least(parts, _LEAST, 0.5, asked)
+    masses, abouts = zip(
+        *(_least(parts, _LEAST, 0.5, lambda p, way=way: _rough(p).above(way).delta(epsilon)) for way in _WAYS),  # type: ignore[misc]
+        strict=True,
+    )
     halves = _halfway(parts)
     if halves is not None:
         way, half_way = _least(halves, _LEAST, 0.5, lambda p: _rough(p).above("forward").delta(0.5 * epsilon))
-        if (1.0 + math.exp(0.5 * epsilon)) * half_way < about:
+        if (1.0 + math.exp(0.5 * epsilon)) * half_way < max(abouts):
             return min(local, _by_zero(halves, epsilon, way, _half(accuracy)).delta(epsilon))
-    together = _fine(_resolved(parts, mass), _half(accuracy))
-    return min(local, max(together.above(way).delta(epsilon) for way in _WAYS))
+    curves = [_fine(_resolved(parts, m), _half(accuracy)).above(w) for m, w in zip(masses, _WAYS, strict=True)]
+    return min(local, max(curve.delta(epsilon) for curve in curves))
 
 
 def advantage(parts: AnyParts, accuracy: float = pld.ACCURACY) -> float:
@@ -428,11 +425,19 @@ def _fine(parts: Parts, half: int) -> Composition:
     return Composition(parts=parts, half=half, budget=_BUDGET)
 
 
-def _smallest(parts: Parts, delta: float, half: int) -> float:
-    together = _fine(parts, half)
-    if together.total_variation() <= delta:
-        return 0.0
-    return max(together.above(way).epsilon(delta) for way in _WAYS)
+def _for_epsilon(parts: AnyParts, delta: float) -> tuple[tuple[float, float], float]:
+    """The masses at infinity for eps at delta, forward and reverse, and about what the answer is.
+
+    The two directions are bounds of their own, so each may have its own clones. In reverse tau weighs
+    e^eps times as much.
+    """
+    there, about = _least(parts, 5e-3 * delta, 0.8 * delta, lambda p: _rough(p).above("forward").epsilon(delta))
+    back = _rough(_resolved(parts, there)).above("reverse").epsilon(delta)
+    if back <= about:
+        return (there, there), about
+    scaled = delta * math.exp(-min(about, 20.0))
+    mass, back = _least(parts, 5e-3 * scaled, 0.8 * scaled, lambda p: _rough(p).above("reverse").epsilon(delta))
+    return (there, mass), max(about, back)
 
 
 def _halfway(parts: AnyParts) -> AnyParts | None:
