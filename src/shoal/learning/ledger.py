@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shoal import paper
-from shoal.mechanisms import Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle
+from shoal.mechanisms import Mechanism, Method, Shuffle, ShuffledCheckIn, SubsampledShuffle
 from shoal.paper.compare import PAPER_ORDERS
 
 Epsilons = Callable[[Sequence[int], float], list[float]]
@@ -83,8 +83,22 @@ def accountants(mechanism: Mechanism) -> list[LedgerEntry]:
     return known
 
 
-def _asked(m: Mechanism, method: str) -> Epsilons:
-    return lambda rounds, delta: [e.upper for e in m.epsilon(delta=delta, rounds=list(rounds), method=method)]  # type: ignore[arg-type]
+def _asked(m: Mechanism, method: Method) -> Epsilons:
+    """The package's own answers; those given before (to a progress bar, say) are remembered."""
+
+    def epsilons(rounds: Sequence[int], delta: float) -> list[float]:
+        key = (m, method, delta)
+        known = _ANSWERS.setdefault(key, {})
+        missing = sorted(set(rounds) - set(known))
+        if missing:
+            found = m.epsilon(delta=delta, rounds=missing, method=method)
+            known.update({count: answer.upper for count, answer in zip(missing, found, strict=True)})
+        return [known[count] for count in rounds]
+
+    return epsilons
+
+
+_ANSWERS: dict[tuple[Mechanism, Method, float], dict[int, float]] = {}
 
 
 def _theorem(m: Mechanism) -> str:
