@@ -11,6 +11,7 @@ from typing import Any
 # Okabe and Ito's palette, which colour-blind readers can tell apart; dashes serve print.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
+_MARKS = ("o", "s", "d", "^", "v", "P", "X")
 _MARKERS = ("o", "|", "d", "s", "^")
 _STYLE = {"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}
 
@@ -23,6 +24,8 @@ class Line:
     x: Sequence[float]
     upper: Sequence[float]
     lower: Sequence[float] | None = None
+    marks: bool = False
+    """Whether each point gets a mark, as few points should."""
 
 
 def draw(
@@ -45,7 +48,7 @@ def draw(
         figure, axes = plt.subplots(figsize=(7.2, 4.6), layout="constrained")
         for i, line in enumerate(lines):
             colour, dash = _COLOURS[i % len(_COLOURS)], _DASHES[i % len(_DASHES)]
-            marker = "o" if len(line.x) == 1 else None
+            marker = _MARKS[i % len(_MARKS)] if line.marks or len(line.x) == 1 else None
             axes.plot(line.x, line.upper, color=colour, linestyle=dash, linewidth=2, marker=marker, label=line.label)
             if line.lower is not None:
                 axes.fill_between(line.x, line.lower, line.upper, color=colour, alpha=0.25, linewidth=0)

@@ -744,3 +744,4 @@ from shoal.cli import audit as _audit  # noqa: E402, F401
 
 app.command()(_clear_errors(train))
 from shoal.cli import flower as _flower  # noqa: E402, F401
+from shoal.cli import reproduce as _reproduce  # noqa: E402, F401
