@@ -20,7 +20,8 @@ _CSS = """
 body { font: 16px/1.55 system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif; color: var(--ink); background: #fff;
   max-width: 62rem; margin: 0 auto; padding: 1.5rem; }
 h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .4rem; }
-h2 { margin: 3rem 0 .3rem; border-top: 2px solid var(--line); padding-top: 1.2rem; } h3 { margin: 1.6rem 0 .3rem; font-size: 1.05rem; }
+h2 { margin: 3rem 0 .3rem; border-top: 2px solid var(--line); padding-top: 1.2rem; }
+h3 { margin: 1.6rem 0 .3rem; font-size: 1.05rem; }
 .soft { color: var(--soft); } img { max-width: 100%; height: auto; display: block; margin: 1rem 0; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .88rem; }
 th, td { padding: .28rem .6rem; text-align: right; border-bottom: 1px solid var(--line); vertical-align: bottom; }
@@ -91,8 +92,8 @@ def _page(parts: Sequence[Part], sections: Iterable[str]) -> str:
 <p class="soft">Liew and Takahashi (2022), arXiv:2206.09569. Made on {datetime.date.today()} by shoal {__version__}.</p>
 <p>{verdict} Every ε is for <b>zero-out adjacency</b> (one user's vector becomes zero) against a server that sees the
 shuffled reports; the shuffler is trusted. The <b>identical crowd</b> is the paper's assumption that all other users
-hold the same vector; <b>any crowd</b> assumes nothing about them. “Tight” is a certified bracket: the truth lies between its
-two ends. Bounds are rounded outwards; the CSV files have all digits.</p>
+hold the same vector; <b>any crowd</b> assumes nothing about them. “Tight” is a certified bracket: the truth lies
+between its two ends. Bounds are rounded outwards; the CSV files have all digits.</p>
 <nav>{links}</nav>
 {"".join(sections)}
 <h2>Redo everything</h2><pre><code>pip install 'shoal[plot]'

@@ -575,6 +575,11 @@ def _spread(run: TrainingRun, count: int = 20) -> tuple[int, ...]:
     return tuple(sorted(chosen | {last}))
 
 
+@functools.lru_cache(maxsize=256)
+def _bound(bound: Callable[..., float], users: int, rate: float, sigma: float, order: int) -> float:
+    return bound(users=users, rate=rate, sigma=sigma, order=order)
+
+
 def _converted(
     m: ShuffledCheckIn,
     sigma: float,
@@ -587,7 +592,7 @@ def _converted(
     curve = {}
     for order in orders:
         tell(f"generic bound, order {order}")
-        curve[order] = bound(users=m.users, rate=m.rate, sigma=sigma, order=order)
+        curve[order] = _bound(bound, m.users, m.rate, sigma, order)
     return tuple(
         epsilon_from_rdp(curve=curve.__getitem__, orders=orders, delta=delta, rounds=count) for count in rounds
     )
