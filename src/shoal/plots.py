@@ -55,9 +55,11 @@ def draw(
         if "x" in logarithmic and all(x > 0 for line in lines for x in line.x):
             axes.set_xscale("log")
             axes.xaxis.set_major_formatter(ticker.FuncFormatter(_tick))
+            axes.xaxis.set_minor_formatter(ticker.LogFormatter(minor_thresholds=(1.0, 0.5)))
         if "y" in logarithmic and all(y > 0 for line in lines for y in line.upper):
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(ticker.FuncFormatter(_tick))
+            axes.yaxis.set_minor_formatter(ticker.LogFormatter(minor_thresholds=(1.0, 0.5)))
         axes.set(xlabel=xlabel, ylabel=ylabel)
         axes.set_title(title, loc="left", fontsize=12)
         axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.8)
