@@ -374,7 +374,7 @@ def reproduce_figure1b(progress: Progress | None = None, *, run: Path | None = N
     shown = _spread(trained)
     at = dict(zip(trained.rounds, trained.accuracy, strict=True))
     accuracy = tuple(at[t] for t in shown)
-    few = tuple(shown[i] for i in sorted({round(j * (len(shown) - 1) / 6) for j in range(7)}))
+    few = tuple(shown[i] for i in sorted({round(j * (len(shown) - 1) / 4) for j in range(5)}))
     tell = _Steps(progress, "Figure 1b", len(few) + len(GENERIC_ORDERS) + 3)
     tell("Theorem 3")
     by_theorem = _converted(m, m.scale, theorem3, ORDERS, delta, shown)
