@@ -43,6 +43,18 @@ class Interval:
         """Both ends in the given format, rounded outwards: a bound stays a bound when it is printed."""
         return f"[{_outwards(self.lower, spec, -1.0)}, {_outwards(self.upper, spec, 1.0)}]"
 
+    def _repr_markdown_(self) -> str:
+        """What a notebook shows: both ends, rounded outwards, and which of them is the guarantee."""
+        if self.lower == 0.0:
+            return f"at most **{_outwards(self.upper, '.5g', 1.0)}**"
+        return (
+            f"between {_outwards(self.lower, '.5g', -1.0)} and **{_outwards(self.upper, '.5g', 1.0)}** (the guarantee)"
+        )
+
+    def _repr_html_(self) -> str:
+        start, bold, end = self._repr_markdown_().split("**")
+        return f"<span>{start}<b>{bold}</b>{end}</span>"
+
     @property
     def width(self) -> float:
         return self.upper - self.lower

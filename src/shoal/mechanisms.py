@@ -23,6 +23,7 @@ seen. Every number covers both directions, D(P||Q) and D(Q||P).
 from __future__ import annotations
 
 import dataclasses
+import html
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeVar, get_args
@@ -176,6 +177,19 @@ class Mechanism:
     ) -> FloatArray:
         """Rényi DP at the given orders: D(P||Q), D(Q||P), or the worse of the two."""
         return ask_rdp(self._parts(_validate.rounds(rounds)), orders, direction)
+
+    def _facts(self) -> list[tuple[str, str]]:
+        """What a notebook shows of it."""
+        fields = {k: f"{v:,}" if isinstance(v, int) else str(v) for k, v in dataclasses.asdict(self).items()}
+        return [*fields.items(), ("assumes", self.assumption), ("trust", self.trust)]
+
+    def _repr_markdown_(self) -> str:
+        rows = "".join(f"| {name} | {value} |\n" for name, value in self._facts())
+        return f"| **{type(self).__name__}** | |\n|---|---|\n{rows}"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><td>{name}</td><td>{html.escape(value)}</td></tr>" for name, value in self._facts())
+        return f'<table><tr><th colspan="2">{type(self).__name__}</th></tr>{rows}</table>'
 
     def to_dict(self) -> dict[str, Any]:
         """The mechanism as plain data; `from_dict` reads it back."""

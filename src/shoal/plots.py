@@ -11,6 +11,7 @@ from typing import Any
 # Okabe and Ito's palette, which colour-blind readers can tell apart; dashes serve print.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
+_MARKS = ("o", "s", "d", "^", "v", "P", "X")
 _MARKERS = ("o", "|", "d", "s", "^")
 _STYLE = {"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}
 
@@ -23,6 +24,8 @@ class Line:
     x: Sequence[float]
     upper: Sequence[float]
     lower: Sequence[float] | None = None
+    marks: bool = False
+    """Whether each point gets a mark, as few points should."""
 
 
 def draw(
@@ -45,16 +48,18 @@ def draw(
         figure, axes = plt.subplots(figsize=(7.2, 4.6), layout="constrained")
         for i, line in enumerate(lines):
             colour, dash = _COLOURS[i % len(_COLOURS)], _DASHES[i % len(_DASHES)]
-            marker = "o" if len(line.x) == 1 else None
+            marker = _MARKS[i % len(_MARKS)] if line.marks or len(line.x) == 1 else None
             axes.plot(line.x, line.upper, color=colour, linestyle=dash, linewidth=2, marker=marker, label=line.label)
             if line.lower is not None:
                 axes.fill_between(line.x, line.lower, line.upper, color=colour, alpha=0.25, linewidth=0)
         if "x" in logarithmic and all(x > 0 for line in lines for x in line.x):
             axes.set_xscale("log")
             axes.xaxis.set_major_formatter(ticker.FuncFormatter(_tick))
+            axes.xaxis.set_minor_formatter(ticker.LogFormatter(minor_thresholds=(1.0, 0.5)))
         if "y" in logarithmic and all(y > 0 for line in lines for y in line.upper):
             axes.set_yscale("log")
             axes.yaxis.set_major_formatter(ticker.FuncFormatter(_tick))
+            axes.yaxis.set_minor_formatter(ticker.LogFormatter(minor_thresholds=(1.0, 0.5)))
         axes.set(xlabel=xlabel, ylabel=ylabel)
         axes.set_title(title, loc="left", fontsize=12)
         axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.8)

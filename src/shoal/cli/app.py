@@ -75,6 +75,13 @@ class AdjacencyChoice(str, enum.Enum):
     replacement = "replace"
 
 
+class Against(str, enum.Enum):
+    rounds = "rounds"
+    users = "users"
+    sigma = "sigma"
+    rate = "rate"
+
+
 class MethodChoice(str, enum.Enum):
     tight = "tight"
     rdp = "rdp"
@@ -99,6 +106,9 @@ CrowdOpt = Annotated[
     typer.Option(help="What the others hold: the paper's idealised crowd, anything, or both. [default: both]"),
 ]
 AdjacencyOpt = Annotated[AdjacencyChoice, typer.Option(help="One user's vector becomes zero, or any other vector.")]
+AgainstOpt = Annotated[
+    Against, typer.Option(help="What the picture shows epsilon against: rounds, or a range around the value given.")
+]
 MethodOpt = Annotated[
     MethodChoice, typer.Option(help="A certified bracket around the truth, or an upper bound through Rényi DP.")
 ]
@@ -158,6 +168,7 @@ def _report(
     how: dict[str, Any],
     as_json: bool,
     plot: Path | None,
+    against: str = "rounds",
 ) -> None:
     """Epsilon at deltas, or delta at epsilons: the same table, JSON, sentence and picture."""
     from shoal.cli import show
@@ -173,7 +184,14 @@ def _report(
                 text = show.guarantee(m, rounds=count, bracket=answer, method=how["method"], **words)
                 row = {"crowd": crowd, "rounds": count, other: value, question: show.interval(answer)}
                 rows.append({**row, "guarantee": text})
-    path = None if plot is None else _picture(question, variants, given, rounds, how, plot)
+    if plot is None:
+        path = None
+    elif against == "rounds":
+        path = _picture(question, variants, given, rounds, how, plot)
+    else:
+        from shoal.cli.against import picture
+
+        path = picture(against, variants, given, rounds, how, plot)
     first = variants[0][1]
     if as_json:
         fields = {k: v for k, v in first.to_dict().items() if k != "crowd"}
@@ -259,6 +277,7 @@ def epsilon(
     accuracy: Accuracy = 1e-3,
     as_json: Json = False,
     plot: Plot = None,
+    against: AgainstOpt = Against.rounds,
 ) -> None:
     """Epsilon after some rounds.
 
@@ -269,6 +288,8 @@ def epsilon(
     shoal epsilon shuffle --users 60000 --sigma 9.48 --delta 1/60000 --rounds 1-7 --crowd identical
 
     shoal epsilon local --sigma 5 --delta 1e-5 --rounds 1-1000@30 --plot local.png
+
+    shoal epsilon shuffle --users 1000 --sigma 3 --delta 1e-6 --crowd identical --plot users.png --against users
     """
     from shoal import _validate
     from shoal.cli import parse
@@ -278,7 +299,13 @@ def epsilon(
     variants = _variants(
         mechanism, _given(users, sample, rate, bins, sigma), crowd, adjacency, method is MethodChoice.rdp
     )
-    _report("epsilon", variants, deltas, counts, {"method": method.value, "accuracy": accuracy}, as_json, plot)
+    how = {"method": method.value, "accuracy": accuracy}
+    if against is not Against.rounds:
+        if plot is None:
+            raise ValueError(f"against {against.value} is about the picture: add --plot FILE")
+        if not hasattr(variants[0][1], against.value):
+            raise ValueError(f"against must be a parameter of {mechanism.value}, got {against.value}")
+    _report("epsilon", variants, deltas, counts, how, as_json, plot, against.value)
 
 
 @app.command()
@@ -744,3 +771,4 @@ from shoal.cli import audit as _audit  # noqa: E402, F401
 
 app.command()(_clear_errors(train))
 from shoal.cli import flower as _flower  # noqa: E402, F401
+from shoal.cli import reproduce as _reproduce  # noqa: E402, F401

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,7 +24,7 @@ from shoal.cli.app import (
 )
 
 if TYPE_CHECKING:
-    from shoal.audit import Progress, Row
+    from shoal.audit import Row
 
 
 @app.command()
@@ -98,7 +96,8 @@ def audit(
         "dimensions": parse.numbers("dimensions", dimensions),
         "trials": None if trials is None else parse.number("trials", trials),
     }
-    with _progress() as progress:
+    with show.progress("certified bounds") as bar:
+        progress = bar and (lambda shape, done: bar(f"{shape} crowd", done))
         rows = play(m, **asked, **games, progress=progress)
     path = None if plot is None else _picture(rows, m, asked, plot)
     broken = [row for row in rows if not row.stands]
@@ -120,21 +119,6 @@ def audit(
             file=sys.stderr,
         )
         raise typer.Exit(code=1)
-
-
-@contextlib.contextmanager
-def _progress() -> Iterator[Progress | None]:
-    """A bar on a terminal, nothing elsewhere; on stderr, so that the answer stays clean."""
-    from rich.console import Console
-    from rich.progress import Progress as Bar
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield None
-        return
-    with Bar(console=console, transient=True) as bar:
-        task = bar.add_task("certified bounds", total=1.0)
-        yield lambda shape, done: bar.update(task, description=f"{shape} crowd", completed=done)
 
 
 def _listed(row: Row) -> dict[str, Any]:

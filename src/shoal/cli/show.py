@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import decimal
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -51,6 +52,20 @@ def busy(m: Mechanism) -> Status:
 
 def say(text: str) -> None:
     console.print(text, soft_wrap=True)
+
+
+@contextlib.contextmanager
+def progress(first: str) -> Iterator[Callable[[str, float], None] | None]:
+    """A bar on a terminal, to be told words and the part done; None elsewhere. On stderr: the answer stays clean."""
+    from rich.progress import Progress
+
+    errors = Console(stderr=True)
+    if not errors.is_terminal:
+        yield None
+        return
+    with Progress(console=errors, transient=True) as bar:
+        task = bar.add_task(first, total=1.0)
+        yield lambda words, done: bar.update(task, description=words, completed=done)
 
 
 def plain(value: float, digits: int = 6) -> str:

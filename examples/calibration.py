@@ -1,0 +1,26 @@
+"""The least noise, the most rounds and the fewest users for a budget.
+
+python examples/calibration.py
+"""
+
+import shoal
+
+
+def main(epsilon: float = 0.5, delta: float = 1e-6, rounds: int = 100) -> None:
+    m = shoal.ShuffledCheckIn(users=5_000, rate=0.2, sigma=2.0, crowd="identical")
+    target = {"epsilon": epsilon, "delta": delta}
+
+    sigma = shoal.calibrate.sigma(lambda s: m.replace(sigma=s), rounds=rounds, **target)
+    reached = m.replace(sigma=sigma).epsilon(delta=delta, rounds=rounds)
+    print(f"sigma = {sigma:.4f} for {rounds} rounds: epsilon in {reached:.4f} (zero-out, identical crowd)")
+    assert reached.upper <= epsilon
+
+    most = shoal.calibrate.rounds(m, **target)
+    print(f"{most:,} rounds with sigma = {m.sigma:g}")
+
+    fewest = shoal.calibrate.users(lambda n: m.replace(users=n), rounds=rounds, **target)
+    print(f"{fewest:,} users for {rounds} rounds with sigma = {m.sigma:g}")
+
+
+if __name__ == "__main__":
+    main()

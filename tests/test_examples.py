@@ -1,0 +1,25 @@
+"""The scripts in examples/ run as they are, and say something."""
+
+import pathlib
+import runpy
+
+import pytest
+
+FOLDER = pathlib.Path(__file__).parents[1] / "examples"
+NEEDS = {"training": ("torch",), "opacus_training": ("torch", "opacus", "shoal.learning")}
+LONG = {"opacus_training"}
+"""Run by the tests of the part they belong to."""
+
+
+@pytest.mark.parametrize("path", sorted(p for p in FOLDER.glob("*.py") if p.stem not in LONG), ids=lambda p: p.stem)
+def test_example(path, capsys, tmp_path, monkeypatch):
+    for package in NEEDS.get(path.stem, ()):
+        pytest.importorskip(package)
+    monkeypatch.chdir(tmp_path)
+    runpy.run_path(str(path), run_name="__main__")
+    assert len(capsys.readouterr().out.splitlines()) >= 2
+
+
+def test_the_training_learns():
+    pytest.importorskip("torch")
+    assert runpy.run_path(str(FOLDER / "training.py"))["main"](rounds=60) > 0.8

@@ -1,0 +1,64 @@
+"""Hook of mkdocs: the navigation, and links that lead out of the docs.
+
+The order of known pages is fixed here; a page that is not there is left out, and a new page in a folder comes last.
+"""
+
+import pathlib
+import re
+
+SECTIONS = {
+    "Start": ("index.md",),
+    "How to": (
+        "howto/account.md",
+        "howto/calibrate.md",
+        "howto/combine.md",
+        "howto/dropouts.md",
+        "howto/opacus.md",
+        "howto/dp-accounting.md",
+        "howto/flower.md",
+        "howto/train.md",
+        "howto/audit.md",
+        "howto/reproduce.md",
+        "howto/migrate.md",
+    ),
+    "Explanation": (
+        "explanation/shuffle-model.md",
+        "explanation/guarantee.md",
+        "explanation/trust.md",
+        "explanation/mathematics.md",
+        "explanation/paper.md",
+        "explanation/mnist.md",
+        "explanation/comparison.md",
+    ),
+    "Reference": (
+        "reference/mechanisms.md",
+        "reference/accounting.md",
+        "reference/integrations.md",
+        "reference/paper.md",
+        "reference/internals.md",
+    ),
+}
+FOLDERS = {"How to": "howto", "Explanation": "explanation", "Reference": "reference"}
+
+_OUT = re.compile(r"(?<!!)\[([^\]]+)\]\((?:\.\./)+((?:src|benchmarks|examples|results|tools|tests|README)[^)]*)\)")
+
+
+def navigation(docs: pathlib.Path) -> list[dict[str, list[str]]]:
+    found = []
+    for section, known in SECTIONS.items():
+        there = sorted(p.relative_to(docs).as_posix() for p in (docs / FOLDERS.get(section, "-")).glob("*.md"))
+        pages = [page for page in known if (docs / page).is_file()]
+        found.append({section: pages + [page for page in there if page not in pages]})
+    return found
+
+
+def on_config(config):
+    config.nav = navigation(pathlib.Path(config.docs_dir))
+    return config
+
+
+def on_page_markdown(markdown, page, config, files):
+    """A link to a file of the repository that is no page becomes its name."""
+    return _OUT.sub(
+        lambda m: f"{m.group(1)} (`{m.group(2)}`)" if m.group(1) != m.group(2) else f"`{m.group(2)}`", markdown
+    )
