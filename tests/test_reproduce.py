@@ -218,7 +218,7 @@ def test_bad_questions_get_one_sentence(tmp_path, monkeypatch):
 def test_a_fresh_run_is_trained_and_used(tmp_path, monkeypatch):
     from shoal.cli import train
 
-    short = {**train.PRESETS["digits"], "rounds": "20", "sigma": "0.7"}
+    short = {**train.PRESETS["digits"], "rounds": "20", "rate": "0.01"}
     monkeypatch.setitem(train.PRESETS, "paper", short)
     result = run("figure1b", "--train", "--out", tmp_path)
     assert (tmp_path / "run" / "metrics.jsonl").is_file()
