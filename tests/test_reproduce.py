@@ -235,3 +235,45 @@ def test_the_kept_run_is_the_full_one():
     for name in ("config.json", "metrics.jsonl"):
         if (original / name).is_file():
             assert (original / name).read_bytes() == (reproduce.PACKAGED_RUN / name).read_bytes()
+
+
+def command(*words):
+    return CliRunner().invoke(app, [str(w) for w in words], env={"COLUMNS": "200"})
+
+
+@pytest.mark.parametrize(("field", "low", "high"), [("sigma", 1.0, 9.0), ("users", 100, 10_000), ("rate", 0.02, 1.0)])
+def test_the_range_of_a_picture_against_a_parameter(field, low, high):
+    from shoal.cli.against import values
+
+    m = shoal.ShuffledCheckIn(users=1_000, rate=0.2, sigma=3.0)
+    x = values(m, field, 9)
+    assert (x[0], x[-1]) == pytest.approx((low, high))
+    assert getattr(m, field) in x
+    assert x == sorted(set(x))
+    few = shoal.SubsampledShuffle(users=100, sample=60, sigma=3.0)
+    assert values(few, "users", 9)[0] == 60
+
+
+def test_pictures_against_parameters(tmp_path):
+    setting = ["epsilon", "shuffle", "--users", 100, "--sigma", 3, "--delta", 1e-5, "--crowd", "identical"]
+    for field in ("sigma", "users"):
+        file = tmp_path / f"{field}.svg"
+        result = command(*setting, "--plot", file, "--against", field)
+        assert result.exit_code == 0, result.output
+        assert ET.parse(file).getroot().tag.endswith("svg")
+    assert "against sigma is about the picture: add --plot FILE" in command(*setting, "--against", "sigma").output
+    result = command(*setting, "--against", "rate", "--plot", tmp_path / "rate.png")
+    assert result.exit_code == 2
+    assert "against must be a parameter of shuffle, got rate" in result.output
+
+
+def test_the_best_order_proves_the_epsilon_that_is_shown(tmp_path):
+    words = ["rdp", "shuffle", "--users", 60_000, "--sigma", 9.48, "--rounds", 7, "--delta", "1/60000", "--crowd"]
+    result = command(*words, "identical", "--json", "--plot", tmp_path / "curve.png")
+    best = json.loads(result.stdout)["best"][0]
+    m = shoal.Shuffle(users=60_000, sigma=9.48, crowd="identical")
+    alone = m.epsilon(delta=DELTA, rounds=7, method="rdp", orders=[best["order"]]).upper
+    assert alone == pytest.approx(best["epsilon"]["upper"], rel=1e-7)  # the search is quick
+    for other in (0.9, 1.1):
+        assert m.epsilon(delta=DELTA, rounds=7, method="rdp", orders=[round(other * best["order"])]).upper > alone
+    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")

@@ -191,6 +191,11 @@ def epsilon(parts: Sequence[Part], delta: float, orders: FloatArray | None = Non
     return max(0.0, _worst(parts, orders, lambda o, m: epsilon_terms(o, m, delta))[0])
 
 
+def best_order(parts: Sequence[Part], delta: float) -> float:
+    """The order at which `epsilon` is reached, in the direction that is worse."""
+    return _worst(parts, None, lambda o, m: epsilon_terms(o, m, delta))[1]
+
+
 def delta(parts: Sequence[Part], epsilon: float, orders: FloatArray | None = None) -> float:
     """The least delta that Rényi DP proves at this epsilon, at most 1 and never rounded to 0."""
     if not parts:

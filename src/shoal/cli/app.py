@@ -356,6 +356,9 @@ def rdp(
     sigma: Sigma = None,
     orders: Annotated[str, typer.Option(metavar="L[,L…]", help="Rényi orders above 1.")] = "2,4,8,16,32,64",
     rounds: Annotated[str, typer.Option(metavar="T", help="Rounds.")] = "1",
+    delta: Annotated[
+        str | None, typer.Option(metavar="D", help="Also the order that is best for this delta, and its epsilon.")
+    ] = None,
     crowd: CrowdOpt = None,
     adjacency: AdjacencyOpt = AdjacencyChoice.zero_out,
     as_json: Json = False,
@@ -367,31 +370,50 @@ def rdp(
 
     shoal rdp shuffle --users 60000 --sigma 9.48 --orders 2,8,32,1000
 
-    shoal rdp check-in --users 60000 --rate 0.1 --sigma 5 --plot curve.svg
+    shoal rdp check-in --users 60000 --rate 0.1 --sigma 5 --rounds 5540 --delta 1e-5 --plot curve.svg
     """
     from shoal import _validate
     from shoal.cli import parse, show
     from shoal.plots import Line, draw
+    from shoal.rdp import best_order
 
     values = _validate.orders(parse.numbers("orders", orders))
     count = _validate.rounds(parse.number("rounds", rounds))
+    small = None if delta is None else _validate.delta(parse.number("delta", delta))
     rows: list[dict[str, Any]] = []
+    best: list[dict[str, Any]] = []
     lines = []
     variants = _variants(mechanism, _given(users, sample, rate, bins, sigma), crowd, adjacency, by_rdp=True)
     for which, m in variants:
         curves = {d: m.rdp(values, rounds=count, direction=d) for d in ("forward", "reverse", "worse")}
         for i, order in enumerate(values):
             rows.append({"crowd": which, "order": float(order), **{d: float(c[i]) for d, c in curves.items()}})
+        if small is not None:
+            order = best_order([(m.witness(), count)], small)
+            reached = m.epsilon(delta=small, rounds=count, method="rdp").upper
+            best.append({"crowd": which, "delta": small, "order": order, "epsilon": {"lower": 0.0, "upper": reached}})
         if plot is not None:
-            grid = sorted({max(2, round(float(values.max()) ** (i / 60))) for i in range(61)})
+            last = max([float(values.max()), *(2.0 * b["order"] for b in best)])
+            grid = sorted({max(2, round(last ** (i / 60))) for i in range(61)})
             label = m.label if which is None else f"{show.crowd_name(which)} crowd"
             lines.append(Line(label=label, x=grid, upper=m.rdp(grid, rounds=count).tolist()))
+            for b in best[-1:]:
+                note = f"order {show.plain(b['order'])}: ε ≤ {show.rounded(reached)} at δ = {show.plain(small or 0.0)}"
+                lines.append(Line(label=note, x=[b["order"]], upper=m.rdp([b["order"]], rounds=count).tolist()))
     m = variants[0][1]
     title = f"{m.label}: {show.settings(m)}; {m.adjacency} adjacency; {count:,} round{'s' if count > 1 else ''}"
-    path = draw(lines, plot, title=title, xlabel="Rényi order", ylabel="Rényi DP") if plot is not None else None
+    path = None
+    if plot is not None:
+        path = draw(
+            lines,
+            plot,
+            title=title.replace(f"; {m.adjacency}", f"\n{m.adjacency}"),
+            xlabel="Rényi order",
+            ylabel="Rényi DP",
+        )
     if as_json:
         fields = {k: v for k, v in m.to_dict().items() if k != "crowd"}
-        show.emit_json({"mechanism": fields, "rounds": count, "rows": rows, "plot": path and str(path)})
+        show.emit_json({"mechanism": fields, "rounds": count, "rows": rows, "best": best, "plot": path and str(path)})
         return
     shown = [
         [
@@ -404,6 +426,11 @@ def rdp(
     show.table(title, ["crowd", "order", "D(P‖Q)", "D(Q‖P)", "worse"], shown)
     for which, m in variants:
         show.say(f"{show.crowd_name(which).capitalize()}: assuming {m.assumption}; {m.trust}.")
+    for b in best:
+        show.say(
+            f"At δ = {show.plain(b['delta'])} the best order is {show.plain(b['order'])}: "
+            f"ε ≤ {show.rounded(b['epsilon']['upper'])}."
+        )
     if path:
         show.say(f"Picture: {path}")
 
