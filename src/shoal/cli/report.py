@@ -60,7 +60,7 @@ def to_csv(part: Part) -> str:
     return text.getvalue()
 
 
-def cell(column: Column, value: float | None) -> str:
+def cell(column: Column, value: float | None, digits: int = 5) -> str:
     """A value for people: bounds rounded outwards, the paper's numbers to its five decimals."""
     if value is None:
         return "–"
@@ -68,7 +68,7 @@ def cell(column: Column, value: float | None) -> str:
         return f"{value:.1%}" if column.key == "accuracy" else f"{value:,}"
     if column.side == "nearest":
         return f"{value:.5f}"
-    return show.rounded(value, column.side)
+    return show.rounded(value, column.side, digits)
 
 
 def _drawn(part: Part, path: Path) -> Path:

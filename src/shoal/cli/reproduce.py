@@ -108,10 +108,10 @@ def _say(part: Part) -> None:
 
     rows = list(part.rows)
     picked = rows if len(rows) <= 8 else [rows[round(i * (len(rows) - 1) / 7)] for i in range(8)]
-    cells = [[report.cell(c, v) for c, v in zip(part.columns, row, strict=True) if c.short] for row in picked]
+    cells = [[report.cell(c, v, 3) for c, v in zip(part.columns, row, strict=True) if c.short] for row in picked]
     show.table(f"{part.title}\n{part.setting}", [c.short for c in part.columns if c.short], cells)
     show.say(
-        "ε (upper bounds), zero-out adjacency; identical and any: the crowd; tight: certified, within its bracket."
+        "ε (upper bounds), zero-out adjacency; ident(ical) and any: the crowd; tight: certified, within its bracket."
     )
     plain = [c for c in part.checks if c.expected]
     right = sum(c.agrees for c in plain)
