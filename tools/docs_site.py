@@ -1,10 +1,13 @@
-"""Hook of mkdocs: the navigation, and links that lead out of the docs.
+"""Hook of mkdocs: the navigation, links that lead out of the docs, and formulas.
 
 The order of known pages is fixed here; a page that is not there is left out, and a new page in a folder comes last.
 """
 
+import html
 import pathlib
 import re
+
+from latex2mathml.converter import convert
 
 SECTIONS = {
     "Start": ("index.md",),
@@ -61,4 +64,14 @@ def on_page_markdown(markdown, page, config, files):
     """A link to a file of the repository that is no page becomes its name."""
     return _OUT.sub(
         lambda m: f"{m.group(1)} (`{m.group(2)}`)" if m.group(1) != m.group(2) else f"`{m.group(2)}`", markdown
+    )
+
+
+_FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+
+
+def on_page_content(content, page, config, files):
+    """Formulas become MathML, which browsers show by themselves: no script, nothing to fetch."""
+    return _FORMULA.sub(
+        lambda m: convert(html.unescape(m.group(2)), display="block" if m.group(1) == "div" else "inline"), content
     )
