@@ -152,7 +152,7 @@ def test_values(m, delta, rounds, most):
 
 
 def test_witness_values():
-    """Values of the opposite crowd from an independent prototype."""
+    """Values of the opposite crowd computed independently."""
     first = Shuffle(users=60_000, sigma=9.48).epsilon(delta=1 / 60_000)
     assert first.lower == pytest.approx(6.12e-4, rel=2e-3)
     second = Shuffle(users=1_000, sigma=2.0).epsilon(delta=1e-6)
@@ -297,6 +297,23 @@ def test_the_moved_crowd_of_the_paper_is_worse():
     assert order_two([(0.0, 0.0), (1.0, 0.0)]) == pytest.approx(0.6201145070, abs=1e-9)
     assert order_two([(0.0, -1.0), (1.0, -1.0)]) == pytest.approx(0.9514579734, abs=1e-9)
     assert Shuffle(users=2, sigma=1.0, crowd="identical").rdp(2)[0] == pytest.approx(0.6201145070, abs=1e-9)
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace"])
+def test_questions_far_out(adjacency):
+    """Large eps, where no report reaches the attack's threshold, and rates of error that nobody can measure."""
+    m = Shuffle(users=1_000, sigma=2.0, adjacency=adjacency)
+    far = m.delta(epsilon=5.0 if adjacency == "zero-out" else 12.0)
+    assert 0.0 <= far.lower <= far.upper < 1e-4
+    power = m.tradeoff(1e-14)
+    assert 1e-14 <= power.lower <= power.upper <= LocalGaussian(sigma=2.0, adjacency=adjacency).tradeoff(1e-14).upper
+
+
+def test_by_way_of_zero_does_not_fall_off():
+    """From T to T + 20 rounds nothing much may happen, although the way back needs fewer and fewer clones."""
+    m = Shuffle(users=10_000, sigma=2.0, adjacency="replace")
+    some, more = (m.epsilon(delta=1e-6, rounds=t).upper for t in (40, 60))
+    assert some < more < 1.5 * some
 
 
 def test_bad_input():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import pathlib
@@ -142,3 +143,10 @@ def test_breaking_the_safe_side_is_noticed(wrong: str, monkeypatch: pytest.Monke
 def test_scales_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match=r"scale must be at least 0\.1, got 0\.01"):
         mean_law(described(10, 0.01, 1.0, 1.0), 128, BUDGET)
+
+
+def test_atoms_at_zero_stay_numbers():
+    """Few cells and little noise: sums spread to 0, where the loss is infinite, and nothing becomes NaN."""
+    exact = mean_law(MeanRatio(ratio=Ratio(scale=0.1), users=79), 256, BUDGET)
+    for side, direction in itertools.product(("upper", "lower"), ("forward", "reverse")):
+        assert not np.isnan(exact.log_ratio(side, direction)).any()

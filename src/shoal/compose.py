@@ -445,7 +445,8 @@ def _curves(rounds: _Losses) -> dict[Side, Curve]:
     there = mass > 0.0
     mass, offset, loss = mass[there], offset[there], rounds.centre + y[there]
     slip = rounds.slip + 4.0 * _UNIT * float(np.abs(loss).max())
-    error = rounds.relative * (1.0 + 1e-6) + _reading(len(loss))
+    # The parts' errors add up in the exponent: (1 + e)^T.
+    error = math.expm1(min(rounds.relative * (1.0 + 1e-6), 600.0)) + _reading(len(loss))
     base = _discounted(loss, mass)
     gain = _gains(loss, base)
     upper = Curve(

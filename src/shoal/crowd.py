@@ -311,12 +311,18 @@ def epsilon(parts: AnyParts, delta: float, accuracy: float = pld.ACCURACY) -> fl
         mass, guess = _least(
             halves, 5e-3 * delta, 0.4 * delta, lambda p: _rough(p).above("forward").epsilon(0.5 * delta)
         )
-        step = _rough(_resolved(halves, mass))
-        guess = ByZero(there=step.above("forward"), back=step.above("reverse")).epsilon(delta)
+        # On the way back tau weighs e^e1 times as much: where that is too much there have to be fewer clones.
+        for less in (1.0, 0.25, 0.05, 0.01, 1e-3):
+            step = _rough(_resolved(halves, less * mass))
+            guess = ByZero(there=step.above("forward"), back=step.above("reverse")).epsilon(delta)
+            if guess < math.inf:
+                break
         # Mostly much better than the direct way, whose clones are fewer.
         sample = _rough(_resolved(parts, 0.1 * delta)).above("forward").epsilon(delta)
-        if guess < 0.8 * sample or guess < _for_epsilon(parts, delta)[1]:
-            return min(local, _by_zero(halves, guess, mass, _half(accuracy), delta).epsilon(delta))
+        if guess < math.inf and (guess < 0.8 * sample or guess < _for_epsilon(parts, delta)[1]):
+            found = _by_zero(halves, guess, less * mass, _half(accuracy), delta).epsilon(delta)
+            if found < math.inf:
+                return min(local, found)
     there, back = (_fine(_resolved(parts, mass), _half(accuracy)) for mass in _for_epsilon(parts, delta)[0])
     if there.total_variation() <= delta:
         return 0.0
@@ -486,7 +492,7 @@ class ByZero:
 
 def _by_zero(halves: AnyParts, epsilon: float, mass: float, half: int, delta: float | None = None) -> ByZero:
     """About the best for this eps (or for this delta, near that eps); `mass` is best for half of the way."""
-    masses = [mass, mass]
+    masses = [mass, mass * math.exp(-min(0.5 * epsilon, 20.0))]
     for reach in (4.0, 1.5) if delta is not None else (4.0,):
         for place, way in enumerate(_WAYS):
 
@@ -498,13 +504,13 @@ def _by_zero(halves: AnyParts, epsilon: float, mass: float, half: int, delta: fl
                 masses[place] = _least(halves, low, high, asked)[0]
         there, back = (_resolved(halves, m) for m in masses)
         if delta is not None:
-            rough = ByZero(there=_rough(there).above("forward"), back=_rough(back).above("reverse"))
-            epsilon = rough.epsilon(delta)
+            rough = ByZero(there=_rough(there).above("forward"), back=_rough(back).above("reverse")).epsilon(delta)
+            epsilon = min(epsilon, rough)
     return ByZero(there=_fine(there, half).above("forward"), back=_fine(back, half).above("reverse"))
 
 
 def _power(parts: AnyParts, fpr: float, accuracy: float) -> float:
-    if not _in_range(parts):
+    if not _in_range(parts) or fpr < 1e3 * _LEAST:
         return pld.tradeoff(_local(parts), [fpr])[0].upper
 
     def estimate(parts: Parts) -> float:

@@ -340,13 +340,16 @@ class MeanLaw:
         error = (0.0 if self.stretch else self.nodes) * (float(self.centred) + ratio)
         error += self.shift if side == "upper" else self.blur * (float(self.centred) + ratio) + self.jitter
         # S itself, and (where the law was centred) its mean
-        rounding = 16.0 * _UNIT * (np.abs(gap) if self.absolute else ratio * (1.0 + np.abs(loss)))
+        zero = ratio == 0.0
+        size = np.abs(gap) if self.absolute else ratio * (1.0 + np.abs(np.where(zero, 0.0, loss)))
+        rounding = 16.0 * _UNIT * size
         if self.stretch:
             rounding += 64.0 * _UNIT * float(self.mass @ np.abs(gap))
         move = stretch * gap + towards * (error + rounding)
         # A point moved to 0 or below is a point at 0: loss -infinity.
-        with np.errstate(divide="ignore", invalid="ignore"):
-            moved: FloatArray = loss + np.log1p(np.maximum(move / ratio, -1.0))
+        with np.errstate(divide="ignore"):
+            moved: FloatArray = loss + np.log1p(np.maximum(move / np.where(zero, 1.0, ratio), -1.0))
+            moved[zero] = np.log(np.maximum(move[zero], 0.0))
         return moved
 
     def pair(self, side: Side, direction: Direction) -> Pair:

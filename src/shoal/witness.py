@@ -132,7 +132,8 @@ def _score(crowd: Opposite, fineness: int) -> _Sums:
     deviation = math.sqrt(math.exp(4.0 * r**2) - 2.0 * t * math.exp(2.0 * r**2) + t**2 * math.exp(r**2) - mean**2)
     lowest = -(linear**2) / (4.0 * square) - mean
     # A single score beyond a dozen deviations of the sum says all there is to say.
-    highest = min(float(score(np.array(z_high))), 12.0 * math.sqrt(n) * deviation)
+    # 0, the score of a user who did not take part, is on the lattice in any case.
+    highest = max(0.0, min(float(score(np.array(z_high))), 12.0 * math.sqrt(n) * deviation))
     step = max(deviation / fineness, (highest - lowest) / _LONGEST)
     first, last = math.floor(lowest / step), math.ceil(highest / step)
     edges = step * (np.arange(first, last) + 0.5)
