@@ -102,10 +102,8 @@ def test_reverse_direction_counts_when_it_is_worse(monkeypatch):
         (subsampled(1000, 100, 2.0), shuffle(100, 2.0)),
         (subsampled(1001, 100, 2.0), subsampled(1000, 100, 2.0)),
         (shuffle(1000, 2.0), shuffle(1000, 2.0, adjacency="replace")),
-        (shuffle(1000, 2.0), Shuffle(users=1000, sigma=2.0)),
-        (check_in(1000, 0.1, 2.0), ShuffledCheckIn(users=1000, rate=0.1, sigma=2.0)),
-        (ShuffledCheckIn(users=1000, rate=0.1, sigma=2.0), LocalGaussian(sigma=2.0)),
-        (Shuffle(users=1000, sigma=2.0), LocalGaussian(sigma=1.999)),
+        (check_in(1000, 0.1, 2.0), LocalGaussian(sigma=2.0)),
+        (shuffle(1000, 2.0), LocalGaussian(sigma=1.999)),
     ],
 )
 @pytest.mark.parametrize("direction", ["forward", "reverse"])
@@ -247,9 +245,10 @@ def test_many_questions_share_the_curve(monkeypatch):
 
 
 def test_thinned_single_report_is_the_local_guarantee_with_its_coin():
-    """crowd="any": the user's report and coin in the clear, so dP/dQ is W with probability rate, else 1."""
-    m = ShuffledCheckIn(users=1000, rate=0.1, sigma=2.0)
+    """One user: the report and the coin in the clear, so dP/dQ is W with probability rate, else 1."""
+    m = check_in(1, 0.1, 2.0)
     exact = [math.log1p(0.1 * math.expm1((k * k - k) / 8)) / (k - 1) for k in (2, 3, 10)]
     np.testing.assert_allclose(m.rdp([2, 3, 10]), exact, rtol=1e-12)
-    assert m.round() == MeanRatio(ratio=Ratio(scale=2.0, rate=0.1), users=1)
-    assert SubsampledShuffle(users=10, sample=5, sigma=2.0).round().ratio.rate == 0.5
+    any_crowd = ShuffledCheckIn(users=1000, rate=0.1, sigma=2.0).round()
+    assert any_crowd.alone() == MeanRatio(ratio=Ratio(scale=2.0, rate=0.1), users=1)
+    assert SubsampledShuffle(users=10, sample=5, sigma=2.0).round().alone().ratio.rate == 0.5
