@@ -2,8 +2,8 @@
 
 >>> import shoal
 >>> m = shoal.ShuffledCheckIn(users=60_000, rate=0.1, sigma=5.0, crowd="identical")
->>> f"{float(m.epsilon(delta=1e-5, rounds=5_540)):.4f}"
-'0.0568'
+>>> f"{m.epsilon(delta=1e-5, rounds=5_540):.4f}"
+'[0.0567, 0.0568]'
 """
 
 from __future__ import annotations
