@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from shoal import paper
 from shoal.mechanisms import Mechanism, Method, Shuffle, ShuffledCheckIn, SubsampledShuffle
-from shoal.paper.compare import PAPER_ORDERS
+from shoal.paper.compare import PAPER_ORDERS, THEOREM, clones, paper_rdp
 
 Epsilons = Callable[[Sequence[int], float], list[float]]
 
@@ -61,9 +61,9 @@ def accountants(mechanism: Mechanism) -> list[LedgerEntry]:
         LedgerEntry(key="rdp_identical", name="exact Rényi DP", crowd="identical crowd", epsilons=_asked(ideal, "rdp")),
         LedgerEntry(
             key="paper_theorem",
-            name=f"paper, {_theorem(m)}",
+            name=f"paper, {THEOREM[type(m)]}",
             crowd="identical crowd",
-            epsilons=_converted(m, "theorem"),
+            epsilons=_converted(functools.partial(paper_rdp, m)),
         ),
     ]
     if isinstance(m, ShuffledCheckIn):
@@ -72,7 +72,7 @@ def accountants(mechanism: Mechanism) -> list[LedgerEntry]:
                 key="paper_generic",
                 name="paper, generic bound",
                 crowd="any crowd",
-                epsilons=_converted(m, "generic"),
+                epsilons=_converted(functools.partial(_generic_rdp, m)),
                 quick=False,
             )
         )
@@ -101,29 +101,19 @@ def _asked(m: Mechanism, method: Method) -> Epsilons:
 _ANSWERS: dict[tuple[Mechanism, Method, float], dict[int, float]] = {}
 
 
-def _theorem(m: Mechanism) -> str:
-    return "Theorem 1" if isinstance(m, Shuffle) else "Theorem 2" if isinstance(m, SubsampledShuffle) else "Theorem 3"
-
-
 @functools.lru_cache(maxsize=256)
-def _paper_rdp(m: Mechanism, which: str, order: int) -> float:
-    """The paper's Rényi bound of one round, one direction only."""
-    if isinstance(m, Shuffle):
-        return paper.shuffle_rdp(users=m.users, sigma=m.scale, order=order)
-    if isinstance(m, SubsampledShuffle):
-        return paper.theorem2(users=m.users, sample=m.sample, sigma=m.scale, order=order)
-    assert isinstance(m, ShuffledCheckIn)
-    bound = paper.theorem3 if which == "theorem" else paper.generic_bound
-    return bound(users=m.users, rate=m.rate, sigma=m.sigma if which == "generic" else m.scale, order=order)
+def _generic_rdp(m: ShuffledCheckIn, order: int) -> float:
+    """The paper's bound for any mechanism with check-in, of which one order takes seconds."""
+    return paper.generic_bound(users=m.users, rate=m.rate, sigma=m.sigma, order=order)
 
 
-def _converted(m: Mechanism, which: str) -> Epsilons:
+def _converted(rdp: Callable[[int], float]) -> Epsilons:
     """The best of the paper's orders, from below: beyond the order whose Rényi DP alone is too much none is better."""
 
     def one(count: int, delta: float) -> float:
         best = math.inf
         for order in PAPER_ORDERS:
-            value = _paper_rdp(m, which, order)
+            value = rdp(order)
             if count * value + math.log1p(-1.0 / order) >= best:
                 break
             best = min(
@@ -138,9 +128,7 @@ def _converted(m: Mechanism, which: str) -> Epsilons:
 def _baseline(m: Shuffle | ShuffledCheckIn) -> Epsilons:
     def one(count: int, delta: float) -> float:
         try:
-            if isinstance(m, ShuffledCheckIn):
-                return paper.checkin_baseline(users=m.users, rate=m.rate, sigma=m.sigma, delta=delta, rounds=count)
-            return paper.clones_gaussian(users=m.users, sigma=m.sigma, delta=delta, rounds=count).total.epsilon
+            return clones(m, delta, count)
         except ValueError:  # the bound's conditions do not hold here
             return math.inf
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from shoal import _validate
@@ -17,11 +16,12 @@ from shoal.paper.sampling import theorem2
 PAPER_ORDERS = range(2, 31)
 """The orders that the paper evaluates."""
 
-_THEOREM: dict[type[Mechanism], str] = {
+THEOREM: dict[type[Mechanism], str] = {
     Shuffle: "Theorem 1",
     SubsampledShuffle: "Theorem 2",
     ShuffledCheckIn: "Theorem 3",
 }
+"""The theorem of the paper that bounds each mechanism."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,22 +60,15 @@ def compare(mechanism: Mechanism, *, delta: float, rounds: int = 1) -> list[Row]
         local = LocalGaussian(sigma=m.sigma, adjacency=m.adjacency)
         alone = local.epsilon(delta=delta, rounds=count, method="rdp").upper
         rows.append(Row(method="no shuffling", crowd="any", epsilon=alone))
-    if isinstance(m, tuple(_THEOREM)):
-        epsilon = epsilon_from_rdp(curve=lambda k: _paper_rdp(m, k), orders=PAPER_ORDERS, delta=delta, rounds=count)
-        name, note = f"paper, {_THEOREM[type(m)]}", "orders up to 30, one direction"
+    if isinstance(m, tuple(THEOREM)):
+        epsilon = epsilon_from_rdp(curve=lambda k: paper_rdp(m, k), orders=PAPER_ORDERS, delta=delta, rounds=count)
+        name, note = f"paper, {THEOREM[type(m)]}", "orders up to 30, one direction"
         rows.append(Row(method=name, crowd="identical", epsilon=epsilon, note=note))
-    if isinstance(m, Shuffle):
-        rows.append(
-            _if_it_applies(
-                lambda: clones_gaussian(users=m.users, sigma=m.sigma, delta=delta, rounds=count).total.epsilon
-            )
-        )
-    if isinstance(m, ShuffledCheckIn):
-        rows.append(
-            _if_it_applies(
-                lambda: checkin_baseline(users=m.users, rate=m.rate, sigma=m.sigma, delta=delta, rounds=count)
-            )
-        )
+    if isinstance(m, (Shuffle, ShuffledCheckIn)):
+        try:
+            rows.append(Row(method="clones", crowd="any", epsilon=clones(m, delta, count), note="sensitivity 2"))
+        except ValueError as error:
+            rows.append(Row(method="clones", crowd="any", epsilon=None, note=str(error)))
     crowded = isinstance(m, (Shuffle, SubsampledShuffle, ShuffledCheckIn))
     exact = m.replace(crowd="identical") if crowded else m
     crowd = "identical" if crowded else "none needed"
@@ -94,7 +87,7 @@ def compare(mechanism: Mechanism, *, delta: float, rounds: int = 1) -> list[Row]
 
 
 @functools.lru_cache(maxsize=1024)
-def _paper_rdp(m: Mechanism, order: int) -> float:
+def paper_rdp(m: Mechanism, order: int) -> float:
     """The paper's Rényi bound for a mechanism; it does not depend on the rounds, so it is kept."""
     if isinstance(m, Shuffle):
         return shuffle_rdp(users=m.users, sigma=m.scale, order=order)
@@ -105,9 +98,8 @@ def _paper_rdp(m: Mechanism, order: int) -> float:
     raise TypeError(f"mechanism must be one of the paper's, got {type(m).__name__}")
 
 
-def _if_it_applies(bound: Callable[[], float]) -> Row:
-    try:
-        epsilon, note = bound(), "sensitivity 2"
-    except ValueError as error:
-        return Row(method="clones", crowd="any", epsilon=None, note=str(error))
-    return Row(method="clones", crowd="any", epsilon=epsilon, note=note)
+def clones(m: Shuffle | ShuffledCheckIn, delta: float, rounds: int) -> float:
+    """Epsilon by approximate DP and clones, the paper's baseline; `ValueError` where its conditions do not hold."""
+    if isinstance(m, Shuffle):
+        return clones_gaussian(users=m.users, sigma=m.sigma, delta=delta, rounds=rounds).total.epsilon
+    return checkin_baseline(users=m.users, rate=m.rate, sigma=m.sigma, delta=delta, rounds=rounds)
