@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoal.interval import Interval
+
 # Okabe and Ito's palette, which colour-blind readers can tell apart; dashes serve print.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _DASHES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (3, 1, 1, 1)), (0, (1, 1)))
@@ -26,6 +28,12 @@ class Line:
     lower: Sequence[float] | None = None
     marks: bool = False
     """Whether each point gets a mark, as few points should."""
+
+
+def band(label: str, x: Sequence[float], brackets: Sequence[Interval], *, marks: bool = False) -> Line:
+    """The line of certified brackets; no band where nothing is known from below."""
+    upper, lower = [b.upper for b in brackets], [b.lower for b in brackets]
+    return Line(label=label, x=x, upper=upper, lower=lower if any(lower) else None, marks=marks)
 
 
 def draw(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal.cli import show
-from shoal.plots import Line, draw
+from shoal.cli import parse, show
+from shoal.plots import band, draw
 
 if TYPE_CHECKING:
     from shoal.mechanisms import Mechanism
@@ -28,24 +28,14 @@ def picture(
     """A line for each crowd, delta and number of rounds; the value that was given is among the points."""
     lines = []
     for crowd, m in variants:
-        # Any crowd takes a second or so a point, and its curve is smooth.
-        x = values(m, field, 9 if crowd == "any" else 25)
+        x = values(m, field, min(25, parse.points_for(crowd)))
         for delta in deltas:
             for count in rounds:
                 found = [m.replace(**{field: v}).epsilon(delta=delta, rounds=count, **how) for v in x]
                 words = [] if crowd is None else [f"{show.crowd_name(crowd)} crowd"]
                 words += [f"δ = {show.plain(delta)}"] if len(deltas) > 1 else []
                 words += [f"{count:,} rounds"] if len(rounds) > 1 else []
-                lower = [e.lower for e in found]
-                lines.append(
-                    Line(
-                        label=", ".join(words) or m.label,
-                        x=x,
-                        upper=[e.upper for e in found],
-                        lower=lower if any(lower) else None,
-                        marks=crowd == "any",
-                    )
-                )
+                lines.append(band(", ".join(words) or m.label, x, found, marks=crowd == "any"))
     m = variants[0][1]
     notes = [f"{m.adjacency} adjacency"]
     notes += [f"δ = {show.plain(deltas[0])}"] if len(deltas) == 1 else []

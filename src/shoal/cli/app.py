@@ -219,7 +219,7 @@ def _picture(
 ) -> Path:
     """Epsilon against rounds (a line a crowd and delta), or delta against epsilon (a line a crowd and rounds)."""
     from shoal.cli import parse, show
-    from shoal.plots import Line, draw
+    from shoal.plots import band, draw
 
     by_rounds = question == "epsilon"
     other = "delta" if by_rounds else "epsilon"
@@ -238,15 +238,7 @@ def _picture(
             words = [] if crowd is None else [f"{show.crowd_name(crowd)} crowd"]
             if len(keys) > 1:
                 words.append(f"δ = {show.plain(key)}" if by_rounds else f"{key:,} rounds")
-            lower = [a.lower for a in answers]
-            lines.append(
-                Line(
-                    label=", ".join(words) or m.label,
-                    x=x,
-                    upper=[a.upper for a in answers],
-                    lower=lower if any(lower) else None,
-                )
-            )
+            lines.append(band(", ".join(words) or m.label, x, answers))
     first = variants[0][1]
     notes = [f"{first.adjacency} adjacency"]
     if len(keys) == 1:
@@ -646,7 +638,7 @@ def tradeoff(
     """
     from shoal import _validate
     from shoal.cli import parse, show
-    from shoal.plots import Line, draw
+    from shoal.plots import Line, band, draw
 
     rates = [_validate.delta(f, "fpr") for f in parse.numbers("fpr", fpr)]
     count = _validate.rounds(parse.number("rounds", rounds))
@@ -662,7 +654,7 @@ def tradeoff(
             x = [10 ** (-6 + 5.85 * i / (points - 1)) for i in range(points)]
             power = m.tradeoff(x, rounds=count, accuracy=0.01)
             label = m.label if which is None else f"{show.crowd_name(which)} crowd"
-            lines.append(Line(label=label, x=x, upper=[p.upper for p in power], lower=[p.lower for p in power]))
+            lines.append(band(label, x, power))
     m = variants[0][1]
     title = f"{m.label}: {show.settings(m)}; {m.adjacency} adjacency; {count:,} round{'s' if count > 1 else ''}"
     path = None

@@ -27,7 +27,7 @@ from shoal.paper.checkin import checkin_baseline, checkin_sum, checkin_sum_print
 from shoal.paper.clones import clones_gaussian
 from shoal.paper.composition import epsilon_from_rdp
 from shoal.paper.tables import ORDERS, PRINTED_TABLE1, SIGMA, SIGMA_CLONES, USERS, figure1a, table1
-from shoal.plots import Line
+from shoal.plots import Line, band
 
 NAMES = ("table1", "figure1a", "figure1b")
 Progress = Callable[[str, float], None]
@@ -130,6 +130,11 @@ def _brackets(
         tell(f"any crowd, {count:,} rounds")
         found.append(_tight(m, delta, count))
     return found
+
+
+def _exact_column(values: tuple[float | None, ...]) -> Column:
+    head, short = "exact Rényi DP, identical crowd: ε ≤", "exact RDP, ident."
+    return Column(key="rdp_identical", head=head, short=short, values=values, side="up")
 
 
 def _bracket_columns(key: str, crowd: str, brackets: Sequence[Interval | None]) -> tuple[Column, Column]:
@@ -253,20 +258,14 @@ def reproduce_table1(progress: Progress | None = None) -> Part:
                 values=found.rdp,
                 side="nearest",
             ),
-            Column(
-                key="rdp_identical",
-                head="exact Rényi DP, identical crowd: ε ≤",
-                short="exact RDP, ident.",
-                values=exact,
-                side="up",
-            ),
+            _exact_column(exact),
             *_bracket_columns("identical", "identical", tight),
             *_bracket_columns("any", "any", safe),
         ),
         picture=Picture(
             lines=(
-                _band("tight (identical crowd)", rounds, tight),
-                _band("tight (any crowd)", rounds, safe),
+                band("tight (identical crowd)", rounds, tight, marks=True),
+                band("tight (any crowd)", rounds, safe, marks=True),
                 Line(label="exact Rényi DP (identical crowd)", x=rounds, upper=exact, marks=True),
                 Line(label="paper, orders ≤ 30 (identical crowd)", x=rounds, upper=found.rdp, marks=True),
                 Line(label="paper, clones (any crowd)", x=rounds, upper=found.clones, marks=True),
@@ -331,20 +330,14 @@ def reproduce_figure1a(progress: Progress | None = None) -> Part:
                 values=_floats(found.shuffled),
                 side="up",
             ),
-            Column(
-                key="rdp_identical",
-                head="exact Rényi DP, identical crowd: ε ≤",
-                short="exact RDP, ident.",
-                values=exact,
-                side="up",
-            ),
+            _exact_column(exact),
             *_bracket_columns("identical", "identical", tight),
             *_bracket_columns("any", "any", safe),
         ),
         picture=Picture(
             lines=(
-                _band("tight (identical crowd)", rounds, tight, marks=False),
-                _band("tight (any crowd)", far, list(by_round.values())),
+                band("tight (identical crowd)", rounds, tight),
+                band("tight (any crowd)", far, list(by_round.values()), marks=True),
                 Line(label="exact Rényi DP (identical crowd)", x=rounds, upper=exact),
                 Line(label="paper, orders ≤ 30 (identical crowd)", x=rounds, upper=_floats(found.shuffled)),
                 Line(label="paper, no shuffling (any crowd)", x=rounds, upper=_floats(found.unshuffled)),
@@ -475,13 +468,7 @@ def reproduce_figure1b(progress: Progress | None = None, *, run: Path | None = N
                 values=by_theorem,
                 side="up",
             ),
-            Column(
-                key="rdp_identical",
-                head="exact Rényi DP, identical crowd: ε ≤",
-                short="exact RDP, ident.",
-                values=exact,
-                side="up",
-            ),
+            _exact_column(exact),
             *_bracket_columns("identical", "identical", tight),
             *_bracket_columns("any", "any", safe),
         ),
@@ -552,11 +539,6 @@ def _most(bracket: Interval) -> str:
 
 def _least(bracket: Interval) -> str:
     return _outwards(bracket.lower, ".5g", -1.0)
-
-
-def _band(label: str, rounds: Sequence[int], brackets: Sequence[Interval], *, marks: bool = True) -> Line:
-    upper, lower = [b.upper for b in brackets], [b.lower for b in brackets]
-    return Line(label=label, x=rounds, upper=upper, lower=lower, marks=marks)
 
 
 def _floats(values: Iterable[Any]) -> tuple[float, ...]:
