@@ -44,7 +44,7 @@ def test_two_rounds_lie_outside_the_products_of_their_atoms(
 ) -> None:
     """From above the grid may only raise what the atoms of one law give, from below only lower it."""
     mean = described(*kind)
-    curves = compose.Composition(parts=((mean, 2),), half=32, budget=BUDGET).near_epsilon(direction, 0.0)
+    curves = compose.Composition(parts=((mean, 2),), half=32, budget=BUDGET).curves(direction)
     law = mean_law(mean, 32, BUDGET)
     spread = float(law.mass @ np.abs(law.loss["upper"]).clip(max=50.0))
     for eps in (0.0, 0.3 * spread, spread, 3.0 * spread, 5.0 * spread, 30.0 * spread):
@@ -212,7 +212,7 @@ def test_a_plain_transform_of_the_exported_round_agrees(direction: Direction) ->
     centre = round(rounds * float(masses @ np.arange(len(masses))) / float(masses.sum()))
     index = index + np.rint((centre - index) / length).astype(int) * length
     loss = step * (index + rounds * start)
-    curves = compose.Composition(parts=((mean, rounds),), half=512, budget=BUDGET).near_epsilon(direction, 0.0)
+    curves = compose.Composition(parts=((mean, rounds),), half=512, budget=BUDGET).curves(direction)
     for eps in (0.2, 0.5, 0.9):
         value = float((top * -np.expm1(np.minimum(eps - loss, 0.0))).sum())
         assert curves["lower"].delta(eps) <= value * (1 + 1e-6)

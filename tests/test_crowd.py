@@ -319,6 +319,12 @@ def test_by_way_of_zero_does_not_fall_off():
 def test_bad_input():
     with pytest.raises(ValueError, match=r"infinite must lie strictly between 0 and 1, got 2.0"):
         Shuffle(users=10, sigma=1.0).pld(infinite=2.0)
+    with pytest.raises(ValueError, match=r"infinite must be at least 1e-100, got 1e-310"):
+        Shuffle(users=10, sigma=1.0).pld(infinite=1e-310)
+    with pytest.raises(ValueError, match=r"step must be above 0 and at most 1, got -1.0"):
+        Shuffle(users=10, sigma=1.0).pld(step=-1.0)
+    with pytest.raises(ValueError, match=r"step must be at least 2.4e-06 for losses from -11.3 to 11.1, got 1e-09"):
+        Shuffle(users=10, sigma=1.0).pld(step=1e-9)
 
 
 def test_dp_accounting_distribution():

@@ -73,7 +73,7 @@ def test_the_general_method_brackets_the_gaussian_mechanism(scale: float, rounds
     for z in (-0.5, 0.5, 2.0, 4.0, 6.5):
         eps = max(0.0, width**2 / 2 + z * width)
         truth = gaussian_delta(width, eps)
-        curves = together.near_epsilon(direction, eps)
+        curves = together.curves(direction)
         lower, upper = curves["lower"].delta(eps), curves["upper"].delta(eps)
         assert lower <= truth * (1 + 1e-9)
         assert truth <= upper * (1 + 1e-9)

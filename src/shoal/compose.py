@@ -90,6 +90,9 @@ _REACH = 6.0
 _LARGE = 8.0
 """Where the grid reaches to such losses no eps of interest is so small that offsets are needed to see it."""
 
+_LATTICE_MAX = 10**7
+"""The most points of a lattice of losses with equal steps."""
+
 _SMALL = 1e-250
 """More than all masses lost by underflow."""
 
@@ -509,12 +512,8 @@ class Composition:
         spare = 10.0 ** (6.0 * math.floor((math.log10(delta / sum(rounds for _, rounds in self.parts)) - 7.0) / 6.0))
         return self._curves(direction, max(self.budget, spare))
 
-    def near_epsilon(self, direction: Direction, epsilon: float) -> dict[Side, Curve]:
-        """Curves of both sides that are accurate at the eps given."""
-        return self._curves(direction, self.budget)
-
-    def near_mass(self, direction: Direction, mass: float) -> dict[Side, Curve]:
-        """Curves of both sides that are accurate where the base mass of a test is the one given."""
+    def curves(self, direction: Direction) -> dict[Side, Curve]:
+        """Curves of both sides that are accurate at every eps."""
         return self._curves(direction, self.budget)
 
     def test_error(self) -> tuple[float, float]:
@@ -556,6 +555,10 @@ def upper_lattice(
 ) -> tuple[int, FloatArray, float]:
     """One round from above: index of the first loss, top masses of the losses, and mass at infinity."""
     pair = _pair(mean, half, 1e-24, "upper", direction)
+    low, high = float(pair.loss[0]), float(pair.loss[-1])
+    if high - low > _LATTICE_MAX * step:
+        least = 1.06 * (high - low) / _LATTICE_MAX  # also after rounding to two digits
+        raise ValueError(f"step must be at least {least:.1e} for losses from {low:.3g} to {high:.3g}, got {step}")
     left = np.floor(pair.loss / step)
     below, above = _LossRule(direction=direction).shares(np.clip(pair.loss - left * step, 0.0, step), step)
     index = (left - left[0]).astype(np.int64)

@@ -125,13 +125,8 @@ def stray(scale: float, exponent: float) -> float:
     return (near + far) * (1.0 + 8.0 * _UNIT)
 
 
-def _place(scale: float, exponent: float) -> float:
-    """t of c = exp(-r^2 / 2 - r t)."""
-    return (exponent - 0.5 / scale**2) * scale
-
-
 def exponent_for(scale: float, most: float) -> float:
-    """The smallest exponent of the grid whose tau is at most that given."""
+    """The smallest exponent of the grid whose tau is at most that given (1e-300 at least: tau underflows)."""
     lowest = 0.5 / scale  # where exponent = r^2
 
     def excess(place: float) -> float:
@@ -201,7 +196,7 @@ class Clones:
         )  # fmt: skip
         if direction == "forward":
             return replace(mixed, infinite=mixed.infinite + self.cost)
-        return _without_base(mixed, self.cost)
+        return _without_base(mixed, self.cost * (1.0 + 1e-9))  # rounding of the sums must not keep any of it
 
     def blocks(self) -> tuple[tuple[tuple[MeanRatio, float], ...], float]:
         """Identical crowds, of increasing size, with their probabilities; and that of nothing to see."""

@@ -170,7 +170,13 @@ class Mechanism:
         dp_accounting's own composition is not tilted, and below delta = 1e-9 its answers can be too
         small: use `epsilon(rounds=...)` there.
         """
-        return pld.to_dp_accounting(crowd.one_round(self.round(), _validate.delta(infinite, "infinite")), step=step)
+        mass = _validate.delta(infinite, "infinite")
+        if mass < 1e-100:
+            raise ValueError(f"infinite must be at least 1e-100, got {mass}")
+        step = _validate.real("step", step)
+        if not 0.0 < step <= 1.0:
+            raise ValueError(f"step must be above 0 and at most 1, got {step}")
+        return pld.to_dp_accounting(crowd.one_round(self.round(), mass), step=step)
 
     def rdp(
         self, orders: Any, *, rounds: int = 1, direction: Literal["worse", "forward", "reverse"] = "worse"

@@ -260,7 +260,7 @@ def deltas(
             if e > EPSILON_MAX:
                 found.append(_Answer(interval=cap, slope=math.inf))
                 continue
-            curves = [together.near_epsilon(way, e) for way in ways]
+            curves = [together.curves(way) for way in ways]
             each = [_ordered(c["lower"].delta(e), c["upper"].delta(e)) for c in curves]
             here, there = (max(c["upper"].delta(x) for c in curves) for x in (e, 1.001 * e))
             slope = max(1.0, 1e3 * math.log(here / there)) if 0.0 < there < here else 1.0
@@ -330,7 +330,7 @@ def _other(direction: Direction) -> Direction:
 
 def _power(rounds: Composition, direction: Direction, fpr: float) -> Interval:
     """The largest TPR at the FPR, from the curves of both directions."""
-    here, there = rounds.near_mass(direction, fpr), rounds.near_epsilon(_other(direction), 0.0)
+    here, there = rounds.curves(direction), rounds.curves(_other(direction))
     factor, extra = rounds.test_error()
     base, top = here["lower"].masses()
     other_base, other_top = there["lower"].masses()
