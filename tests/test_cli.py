@@ -297,3 +297,12 @@ def test_printed_bounds_stay_bounds(value):
     up, down = float(show.rounded(value)), float(show.rounded(value, "down"))
     assert down <= value <= up
     assert up - down <= 2e-4 * value
+
+
+def test_a_wide_bracket_makes_a_note():
+    done = run(
+        "epsilon", "check-in", "--users", 10, "--rate", 0.1, "--sigma", 0.05, "--delta", 1e-6, "--crowd", "identical"
+    )
+    assert done.exit_code == 0
+    assert done.stderr.startswith("Note: accuracy 0.001 was not reached: epsilon at delta = 1e-06")
+    assert done.stderr.count("\n") == 1

@@ -174,6 +174,14 @@ def test_simulated_rounds_with_rare_reports_do_not_contradict(scale: float, roun
         (10**7, 0.5, 0.001, 1000, 1e-6),
         (10**8, 1000.0, 1e-4, 10**5, 1e-9),
         (1, 0.2, 0.5, 10**6, 1e-12),
+        # Rare rounds of few and of many users, very many of them
+        (10, 1.0, 1e-6, 10**6, 0.1),
+        (10, 5.0, 0.001, 10**6, 0.1),
+        (10**8, 5.0, 1e-6, 10**6, 1e-6),
+        (10**8, 1.0, 1e-6, 10**6, 1e-12),
+        (10**8, 1000.0, 1e-6, 10**6, 1e-12),
+        (10**5, 1000.0, 1e-6, 10**6, 1e-6),
+        (1000, 0.2, 1e-6, 100, 1e-12),
     ],
 )
 def test_an_accuracy_of_a_ten_thousandth_is_reached(

@@ -150,3 +150,60 @@ def test_atoms_at_zero_stay_numbers():
     exact = mean_law(MeanRatio(ratio=Ratio(scale=0.1), users=79), 256, BUDGET)
     for side, direction in itertools.product(("upper", "lower"), ("forward", "reverse")):
         assert not np.isnan(exact.log_ratio(side, direction)).any()
+
+
+# The two lemmas on round-off, with errors large enough to see
+
+
+def excess_of_calls(points: np.ndarray, mass: np.ndarray, other: np.ndarray, other_mass: np.ndarray) -> float:
+    """The largest `E[(other - k)+] - E[(points - k)+]` over k: above 0 where points is not the larger one."""
+    at = np.concatenate([points, other])
+    calls = [m @ np.maximum(x[:, None] - at, 0.0) for x, m in ((other, other_mass), (points, mass))]
+    return float(np.max(calls[0] - calls[1]))
+
+
+def random_law(rng: np.random.Generator, still: float) -> tuple[np.ndarray, np.ndarray]:
+    """Atoms of mean 0 of which one, at 0, has the mass `still`."""
+    points = rng.standard_normal(6) * np.exp(rng.standard_normal(6))
+    mass = (1.0 - still) * rng.dirichlet(np.full(6, 0.5))
+    return np.append(points - points @ mass / mass.sum(), 0.0), np.append(mass, still)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.1])
+def test_wrong_masses_are_a_stretch(share: float) -> None:
+    """The lemma on masses, and that a tenth of its stretch would not do."""
+    rng, worst = np.random.default_rng(3), 0.0
+    for _ in range(2_000):
+        points, mass = random_law(rng, 0.5)
+        error = 0.02 * rng.choice([-1.0, 1.0], size=7) if rng.random() < 0.5 else 0.02 * np.sign(points)
+        wrong = mass * (1.0 + error)
+        wrong /= wrong.sum()
+        e = float(np.max(np.abs(wrong / mass - 1.0)))
+        stretch, moved = 1.0 + 4.0 * e * share, points - points @ wrong
+        worst = max(worst, *(excess_of_calls(s * stretch * points, mass, s * moved, wrong) for s in (1.0, -1.0)))
+    assert (worst <= 1e-12) == (share == 1.0)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.1])
+def test_wrong_points_are_a_stretch(share: float) -> None:
+    """The lemma on points of a sum, whatever the signs of the errors, and that a tenth of its stretch would not do."""
+    rng, worst = np.random.default_rng(4), 0.0
+    for case in range(2_000):
+        still = rng.choice([0.0, 0.5, 0.99])
+        (x, p), (y, q) = random_law(rng, still), random_law(rng, still)
+        points, mass = np.add.outer(x, y).ravel(), np.multiply.outer(p, q).ravel()
+        sizes = np.add.outer(np.abs(x), np.abs(y)).ravel()
+        r, a = rng.choice([0.0, 1e-4]), rng.choice([1e-6, 1e-4])
+        size, moved = float(mass @ np.abs(points)), 1.0 - still**2
+        c = 12.0 * (r + a * moved / size)
+        if c >= 0.1:
+            continue
+        signs = [np.ones(49), np.sign(points), np.sign(points - rng.choice(points)), rng.choice([-1.0, 1.0], 49)][
+            case % 4
+        ]
+        wrong = points + signs * (r * sizes + a) * (sizes > 0.0)
+        wrong -= wrong @ mass
+        for sign in (1.0, -1.0):
+            found = excess_of_calls(sign * (1.0 + c * share) * points, mass, sign * wrong, mass)
+            worst = max(worst, found / size)
+    assert (worst <= 1e-12) == (share == 1.0)

@@ -199,3 +199,15 @@ def test_public_names():
         assert getattr(shoal, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = shoal.nothing
+
+
+def test_a_bracket_that_is_wider_than_asked_says_so():
+    m = ShuffledCheckIn(users=10, rate=0.1, sigma=0.05, crowd="identical")
+    with pytest.warns(
+        shoal.AccuracyWarning, match=r"accuracy 0.001 was not reached: epsilon at delta = 1e-06 .* in \[0, 293"
+    ):
+        wide = m.epsilon(delta=1e-6)
+    assert wide.lower == 0.0
+    # The same at an accuracy that is met, and where only a bound from above is asked for
+    m.epsilon(delta=1e-6, accuracy=1.0)
+    m.epsilon(delta=1e-6, method="rdp")

@@ -200,8 +200,8 @@ def test_brackets_are_in_order_and_agree_with_other_bounds(
     found = epsilon(mean, delta, rounds)  # lower > upper would raise
     local = epsilon(described(1, scale), delta, rounds)
     assert found.upper <= local.upper
-    # Where eps is nearly 0 or far below 1e-4 its relative width means little; elsewhere see the next test.
-    assert found.width <= 0.05 * found.upper + 1e-7
+    # Where delta is very close to the total variation distance eps is nearly 0, and its relative width means little.
+    assert found.width <= 1e-3 * found.upper + 1e-5 * delta
     forward = pld.epsilons(((mean, rounds),), [delta], direction="forward")[0]
     renyi = max(0.0, renyi_epsilon(mean, rounds, delta))
     assert forward.lower <= renyi
@@ -214,8 +214,7 @@ def test_brackets_are_in_order_and_agree_with_other_bounds(
 @pytest.mark.parametrize("users", [1, 10, 1000, 10**7])
 def test_the_accuracy_asked_for_is_reached(users: int, scale: float, rate: float, rounds: int) -> None:
     found = epsilon(described(users, scale, rate), 1e-6, rounds)
-    # Round-off of many rounds together keeps the width above some 1e-9, which shows for eps of 1e-6.
-    assert found.width <= 1e-3 * found.upper + 1e-8
+    assert found.width <= 1e-3 * found.upper
 
 
 @pytest.mark.parametrize(("users", "scale", "eps"), [(5, 1.0, 1.0), (3, 0.5, 3.0)])

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from shoal.accountant import Accountant as Accountant
     from shoal.accountant import Entry as Entry
     from shoal.interval import Interval as Interval
+    from shoal.mechanisms import AccuracyWarning as AccuracyWarning
     from shoal.mechanisms import BallsAndBins as BallsAndBins
     from shoal.mechanisms import LocalGaussian as LocalGaussian
     from shoal.mechanisms import Mechanism as Mechanism
@@ -32,7 +33,15 @@ _HOME = {
     "Entry": "shoal.accountant",
     "Interval": "shoal.interval",
     **dict.fromkeys(
-        ("BallsAndBins", "LocalGaussian", "Mechanism", "Shuffle", "ShuffledCheckIn", "SubsampledShuffle"),
+        (
+            "AccuracyWarning",
+            "BallsAndBins",
+            "LocalGaussian",
+            "Mechanism",
+            "Shuffle",
+            "ShuffledCheckIn",
+            "SubsampledShuffle",
+        ),
         "shoal.mechanisms",
     ),
     "audit": "",

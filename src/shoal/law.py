@@ -42,19 +42,29 @@ to X_m - m).
 3. Clipping and then centring is a contraction (x -> clip(x) + const grows more slowly than x, so
    it crosses x once), fine from below; from above it moves the other points by at most the moment
    that was cut (`shift`).
-4. Round-off of the cells' means moves the points of the law from below, by at most `blur S` while the
-   centre is 0, `blur (1 + S)` after, and by `jitter`: the spacing of the finest level,
-   or the widest one where the grid does not reach far. Some 1e-17 to 1e-16 a round is what is left in
-   the end: a lower bound on eps sees no digits below 1e-16 times the rounds.
+4. Round-off of the cells' means moves the points of the law from below, by at most `e spacing` where e is
+   L u times the largest offset in spacings; the spacing of the pieces y_1 and y_2 of a sum is at most
+   `h + 2 (|y_1| + |y_2|) / N`. Few users: both are carried, as `blur S` (`blur (1 + S)` once centred) and
+   `jitter`. Many users: another lemma.
+
+   *Lemma.* A = A_1 + A_2, a sum of independent terms, and B have the same masses. Their points differ
+   by at most `r (|v_1| + |v_2|) + a`, v = A - E[A] = v_1 + v_2, and by nothing where all reports are
+   exactly 1 (then v = 0), which has probability 1 - m; or so in the mean over what a cell holds. Then
+   B - E[B] is below (1 + c)(A - E[A]) in the convex order for `c = 12 (r + a m / E|v|)`, c < 1/10.
+   *Proof.* E|v_i| <= E|v| (Jensen), so `|d| = |E[A] - E[B]| <= 2 r E|v| + a m`. Let H be the event
+   B - E[B] > k >= 0. Calls differ by `E[((1+c)v - k)+] - E[(B - E[B] - k)+] >= c E[v; H] - E[|B - A|; H]
+   - |d| P(H)`. On H `|v_1| + |v_2| <= v + 2 v_1^- + 2 v_2^-`, and as v_i^- falls where H rises (Harris),
+   `E[v_i^-; H] <= P(H) E|v|/2`, so that `E[|B - A|; H] <= r E[v; H] + 2 r E|v| P(H) + a P(H and moved)`.
+   If H holds what has not moved, it holds all v > 0: E[v; H] = E|v|/2, P(H) <= 1, and c = 9 r + 4 a m / E|v|
+   is enough. If not, H is an upper part of what has moved, `E[v; H] >= P(H) E|v| / (2 m)`, and the same c
+   is. The rest of c is for H being an upper part of B and not of v, which is of second order. Puts by symmetry.
 5. Positions of nodes are off by `rho W`, rho = 2u (2 + |log W|), because of the exponential. Few users:
    S is off by at most `rho S` (`rho (1 + S)` once centred), `nodes`, and both sides move
-   by it. Many users: a lemma like the one above. If |B - A| <= rho (1 + |v|) wherever B differs from A
-   (v = A - E[A], |v| not counted where a report is exactly 1), then d <= rho (1 + E|v|) and the same
-   steps give that B - E[B] is below (1 + c)(A - E[A]) for `c >= 12 rho / E|v|`, E|v| that of a report
-   that takes part. A grid has its centre at 0 only for s < 12, where E|v| > 0.06, so that c = 200 rho
-   is enough; for a centre at 1 errors are relative to v and c = 4 rho is. What is charged is the
-   stretch of a mass error of `8 N rho`, N >= 64: 64 N rho. Moving the grid to the centre m is exact
-   but for points whose v is -m to 1 part in 2^26, and those are relative to v.
+   by it. Many users: the lemma of 4 for one report. A grid has its centre at 0 only for s < 12, where E|v| of
+   a report that takes part is above 0.06, so that c = 200 rho is enough; for a centre at 1 errors are
+   relative to v and c = 10 rho is. What is charged is the stretch of a mass error of `8 N rho`, N >= 64:
+   64 N rho. Moving the grid to the centre m is exact but for points whose v is -m to 1 part in 2^26, and
+   those are relative to v.
 6. The ratio of one report enters as the nodes of 6-point Gauss-Legendre rules on panels that do
    not cross lattice points and are at most 1/(z + 1/s + 5) wide, where the remainder
    `f^(12) w^13 (6!)^4 / (13 (12!)^3)` is below 1e-15 of the integral (the 12th derivative of
@@ -83,7 +93,7 @@ SCALE_MIN = 0.1
 
 _UNIT = 2.0**-53
 _FEW = 64
-"""Up to this many users round-off is carried as a factor on the masses, beyond as a stretch."""
+"""Up to this many users round-off is carried as a factor on the masses, beyond (or once centred) as a stretch."""
 
 _CONCENTRATED = 0.15
 """X_m is centred at m once its typical distance from m is below this part of m."""
@@ -113,6 +123,7 @@ class _Sum(Cells):
     """The sum X of `users` ratios, y = X - centre."""
 
     users: int
+    rate: float
     centre: float
     cut_q: float = 0.0
     cut_p: float = 0.0
@@ -163,12 +174,11 @@ def _one(ratio: Ratio, half: int, users: int, budget: float) -> _Sum:
     mass, moment = deposit(_RULE, y, masses, np.zeros_like(masses), half, base)
     beyond_p = special.ndtr([z_low - 1.0 / s, 1.0 / s - z_high])
     return _Sum(
-        users=1, centre=centre, base=base, mass=mass, moment=moment,
+        users=1, rate=rate, centre=centre, base=base, mass=mass, moment=moment,
         cut_q=rate * float(beyond.sum()) * (1 + 1e-9),
         cut_p=rate * float(beyond_p.sum()) * (1 + 1e-9),
         shift=rate * float(beyond_p.sum() + beyond.sum()) * (1 + 1e-9),
-        # Quadrature and density add less than 2^10 u; the rest covers the positions of the nodes.
-        mass_error=(16.0 * half * (2.0 + float(np.abs(exponents).max())) + 1024.0) * _UNIT,
+        mass_error=1024.0 * _UNIT,  # quadrature and density
         nodes=64.0 * (1.0 + float(np.abs(exponents).max())) * _UNIT,
     )  # fmt: skip
 
@@ -265,29 +275,43 @@ def _add(a: _Sum, b: _Sum) -> _Sum:
     if a is not b:
         b = _recentre(b, float(b.users) if a.centre else 0.0, a.base)
     users = a.users + b.users
+    if users > _FEW:
+        a, b = (_many(a),) * 2 if a is b else (_many(a), _many(b))
     longest = max(a.longest, b.longest)
     offset = max(x.largest_offset(in_spacings=True) for x in (a, b)) + 1.0
     mass, moment = added(_RULE, a, b)
-    error = a.mass_error + b.mass_error + longest * _UNIT
-    stretch = max(a.stretch, b.stretch)
-    if users > _FEW:
-        stretch, error = _stretched(stretch, error), 0.0
     # A mean is off by `longest * u` of the offsets it is made of: relative to the spacing, which is
-    # at most 2/N of |y| above level 0, where |y_1| + |y_2| <= X + 2 users, and absolute in level 0; or
-    # absolute altogether, by the widest spacing, where the grid does not reach far.
+    # at most 2/N of |y| above level 0, and absolute in level 0.
     relative = 4.0 * longest * _UNIT * offset / a.half
-    jitter = a.jitter + b.jitter + 2.0 * longest * _UNIT * offset * math.ldexp(1.0, a.base)
-    widest = math.ldexp(1.0, a.base + max(len(a.mass), len(b.mass)))
-    if a.half * widest < 2.0 * users:
-        jitter += 4.0 * longest * _UNIT * offset * widest
-        relative = 0.0
-    return _Sum(
-        users=users, centre=a.centre + b.centre, base=a.base, mass=mass, moment=moment,
+    finest = 2.0 * longest * _UNIT * offset * math.ldexp(1.0, a.base)
+    both = _Sum(
+        users=users, rate=a.rate, centre=a.centre + b.centre, base=a.base, mass=mass, moment=moment,
         cut_q=a.cut_q + b.cut_q,
         cut_p=(a.users * (a.cut_p + b.cut_q) + b.users * (b.cut_p + a.cut_q)) / users,
-        shift=a.shift + b.shift, mass_error=error, stretch=stretch,
-        nodes=max(a.nodes, b.nodes), blur=max(a.blur, b.blur) + 3.0 * relative, jitter=jitter,
+        shift=a.shift + b.shift, mass_error=a.mass_error + b.mass_error + longest * _UNIT,
+        stretch=max(a.stretch, b.stretch), nodes=max(a.nodes, b.nodes),
+        blur=max(a.blur, b.blur), jitter=a.jitter + b.jitter + finest,
     )  # fmt: skip
+    if users > _FEW:
+        return _many(both, relative)
+    widest = math.ldexp(1.0, a.base + max(len(a.mass), len(b.mass)))
+    if a.half * widest < 2.0 * users:
+        # The grid does not reach far: absolute altogether, by its widest spacing
+        return replace(both, jitter=both.jitter + 4.0 * longest * _UNIT * offset * widest)
+    # |y_1| + |y_2| <= X + 2 users
+    return replace(both, blur=both.blur + 3.0 * relative)
+
+
+def _many(a: _Sum, relative: float = 0.0) -> _Sum:
+    """With all round-off as a stretch; `relative` is by how much of |y_1| + |y_2| the last sum moved means."""
+    gap = a.centre - a.users
+    distance = float(np.abs(a.mass * (a.points() + gap) + a.moment).sum())
+    moved = 1.0 if a.centre == 0.0 or a.rate == 1.0 else -math.expm1(a.users * math.log1p(-a.rate))
+    # blur is relative to X + users
+    slope, level = relative + a.blur, relative * abs(gap) + 2.0 * a.blur * a.users + a.jitter
+    stretch = _stretched(max(a.stretch, 4.0 * a.half * a.nodes), a.mass_error)
+    stretch += 12.0 * (slope + level * moved / distance) * (1.0 + stretch)
+    return replace(a, mass_error=0.0, stretch=stretch, blur=0.0, jitter=0.0)
 
 
 def _stretched(stretch: float, mass_error: float) -> float:
@@ -411,6 +435,8 @@ def mean_laws(means: tuple[MeanRatio, ...], half: int, budget: float) -> tuple[M
 
 def _finish(total: _Sum, weight: float) -> MeanLaw:
     """From the sum X to S = 1 - weight + weight X / n."""
+    if total.centre:  # no S is so near to 0 that a stretch would hurt
+        total = _many(total)
     n = total.users
     occupied = total.mass > 0.0
     mass, offset = total.mass[occupied], total.moment[occupied] / total.mass[occupied]

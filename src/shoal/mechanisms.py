@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, TypeVar, get_args
@@ -123,7 +124,7 @@ class Mechanism:
         """The epsilon of `rounds` rounds at `delta`, as an `Interval`.
 
         Arrays (or lists) of `delta` or `rounds` give an array of intervals. `method="tight"` brackets
-        the truth to a relative width of `accuracy`, or says by its width what it reached.
+        the truth to a relative width of `accuracy`, or an `AccuracyWarning` says what was reached.
         `method="rdp"` goes through Rényi DP with all orders, or with those in `orders` only; it
         bounds from above.
         """
@@ -410,6 +411,10 @@ def from_dict(data: Mapping[str, Any]) -> Mechanism:
     return cls(**fields)
 
 
+class AccuracyWarning(UserWarning):
+    """A bracket of epsilon is wider than was asked. It is valid all the same: the truth lies in it."""
+
+
 # ---------------------------------------------------------------------------------------------
 # Questions: shared by mechanisms and accountants, which differ only in the rounds they consist of.
 
@@ -503,7 +508,15 @@ class Settings:
         if question.by_rdp is None or found.width <= self.accuracy * found.upper:
             return found
         upper = min(found.upper, question.by_rdp(parts.plain(), value, None))
-        return Interval(lower=min(found.lower, upper), upper=upper)
+        bracket = Interval(lower=min(found.lower, upper), upper=upper)
+        if question is EPSILON and self.ends == "both" and bracket.width > self.accuracy * upper:
+            warnings.warn(
+                f"accuracy {self.accuracy:g} was not reached: epsilon at delta = {value:g} is certified to lie in "
+                f"{bracket:.6g}, which is {bracket.width / upper:.1e} of it wide",
+                AccuracyWarning,
+                stacklevel=2,
+            )
+        return bracket
 
     def _below(self, parts: Bounds, value: float, question: Question) -> float:
         """The better of two crowds that can really happen."""

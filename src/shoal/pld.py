@@ -39,6 +39,9 @@ _TINY = 5e-324
 _CROSSING = 1e-12
 """How far, in relative terms, bounds that are both exact may cross."""
 
+_FLAT = 0.01
+"""Where delta falls more slowly than this power of eps, digits of eps are not worth their time."""
+
 _HALVES = (384, 512, 1024, 2048, 4096)
 """Cells to a level of the law, from the coarsest to the finest."""
 
@@ -134,7 +137,7 @@ def _budget(parts: Parts, smallest: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class _Answer:
-    """A bracket, and how many times its relative width exceeds the relative width in eps."""
+    """A bracket, and how many times its relative width may exceed the accuracy."""
 
     interval: Interval
     slope: float = 1.0
@@ -156,11 +159,11 @@ def _refined(parts: Parts, accuracy: float, answer: Callable[[int], list[_Answer
     while excess > 1.0 and place + 1 < len(_HALVES):
         # Widths fall with the square of the resolution; from a bad start it goes step by step.
         wanted = _HALVES[place] * (math.sqrt(1.1 * excess) if excess < 64.0 else 2.0)
-        place = min(max(place + 1, bisect.bisect_left(_HALVES, wanted)), len(_HALVES) - 1)
+        last, place = place, min(max(place + 1, bisect.bisect_left(_HALVES, wanted)), len(_HALVES) - 1)
         finer = answer(_HALVES[place])
         best = [replace(new, interval=_meet(old.interval, new.interval)) for old, new in zip(best, finer, strict=True)]
         before, excess = excess, max(one.width for one in best) / accuracy
-        if excess > 0.8 * before and before < 64.0:
+        if excess > 0.8 * before and before < 64.0 and _HALVES[place] >= 2 * _HALVES[last]:
             break  # something else than the resolution limits the width
     return [one.interval for one in best]
 
@@ -198,10 +201,10 @@ def epsilons(
     """eps at each delta, bracketed; `accuracy` is the relative width wanted.
 
     Where delta is so close to the total variation distance that eps is nearly 0, and a relative change
-    of delta moves eps by more than ten times as much, the width wanted grows in proportion.
+    of delta moves eps by more than a hundred times as much, the width wanted grows in proportion.
 
     Where the accuracy is not reached (or a scale is below the range of the law) the interval is
-    wider, but valid: `interval.width` says what was reached.
+    wider, but valid.
     """
     parts, asked = _checked(parts), [_validate.delta(d) for d in deltas]
     ways = _directions(direction)
@@ -229,7 +232,7 @@ def epsilons(
             bracket = _meet(_worst(each), cap)
             # -d log(delta) / d log(eps), below 1 where delta is nearly the total variation distance
             steep = max(c["upper"].slope(bracket.upper, d) for c in curves) * bracket.upper
-            found.append(_Answer(interval=bracket, slope=max(1.0, 0.1 / steep) if steep > 0.0 else 1.0))
+            found.append(_Answer(interval=bracket, slope=max(1.0, _FLAT / steep) if steep > 0.0 else 1.0))
         return found
 
     return _refined(parts, accuracy, answer)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
@@ -123,16 +124,26 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _clear_errors(function: Callable[..., None]) -> Callable[..., None]:
-    """Bad input ends in one sentence and exit code 2, not in a traceback."""
+    """Bad input ends in one sentence and exit code 2, not in a traceback; a wide bracket makes a note."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> None:
-        try:
-            function(*args, **kwargs)
-        except (ValueError, OSError) as error:
-            _refuse(str(error))
+        with warnings.catch_warnings():
+            warnings.filterwarnings("once", message="accuracy .* was not reached")
+            warnings.showwarning = _note
+            try:
+                function(*args, **kwargs)
+            except (ValueError, OSError) as error:
+                _refuse(str(error))
 
     return wrapped
+
+
+def _note(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
+    if category.__name__ == "AccuracyWarning":
+        typer.echo(f"Note: {message}.", err=True)
+    else:
+        typer.echo(warnings.formatwarning(message, category, filename, lineno), err=True, nl=False)
 
 
 def _variants(
