@@ -139,7 +139,9 @@ def _clear_errors(function: Callable[..., None]) -> Callable[..., None]:
     return wrapped
 
 
-def _note(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: Any) -> None:
+def _note(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
+) -> None:
     if category.__name__ == "AccuracyWarning":
         typer.echo(f"Note: {message}.", err=True)
     else:
