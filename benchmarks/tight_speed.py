@@ -58,8 +58,7 @@ def main() -> None:
     lines = [
         f"Measured on {datetime.date.today()} by `benchmarks/tight_speed.py` with Python {platform.python_version()}, "
         "one core, identical crowd, default accuracy. ε is that of 1,000 rounds at δ = 1e-6, a curve has 50 values of "
-        "T up to 10^4; the second of two numbers is for δ = 1 / users. Where δ is within a few per cent of the total "
-        "variation distance, ε is nearly 0 and its bracket may be wider than a thousandth of it.",
+        "T up to 10^4; the second of two numbers is for δ = 1 / users.",
         "",
         "| users | σ | rate | ε | seconds | a curve, seconds | both in FFTs of 2^20 | widest bracket | MiB |",
         "|---|---|---|---|---|---|---|---|---|",
