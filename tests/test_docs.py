@@ -1,6 +1,7 @@
 """Everything shown runs: code blocks of the README and the docs, and the commands they name."""
 
 import doctest
+import json
 import pathlib
 import re
 import shlex
@@ -10,7 +11,9 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from shoal import ShuffledCheckIn
 from shoal.cli.app import app
+from shoal.cli.show import rounded
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "README.md"]
@@ -80,3 +83,26 @@ def test_the_readme_leads_with_the_two_commands():
 def test_local_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def test_the_table_of_the_mnist_run_is_that_of_its_files():
+    """Rounds, accuracy and each epsilon (rounded up) of the page are those of the metrics and the ledger."""
+    page = (ROOT / "docs" / "explanation" / "mnist.md").read_text()
+    folder = ROOT / "results" / "mnist-check-in"
+    metrics, ledger = (
+        {row["round"]: row for row in map(json.loads, (folder / name).read_text().splitlines())}
+        for name in ("metrics.jsonl", "privacy.jsonl")
+    )
+    rows = re.findall(r"^\| ([\d,]+) \| ([\d.]+)% \| (.+) \|$", page, re.MULTILINE)
+    assert len(rows) == 9
+    for number, accuracy, cells in rows:
+        count = int(number.replace(",", ""))
+        assert accuracy == f"{100 * metrics[count]['accuracy']:.1f}"
+        assert cells.split(" | ") == [rounded(e, digits=3) for e in ledger[count]["epsilon"].values()]
+    last = ledger[5_540]["epsilon"]
+    assert f"reaches {metrics[5_540]['accuracy']:.0%} at ε ≤ {rounded(last['tight_any'], digits=3)}" in (
+        ROOT / "README.md"
+    ).read_text().replace(" %", "%")
+    protocol = ShuffledCheckIn(users=60_000, rate=0.1, sigma=5.0, crowd="identical")
+    found = protocol.epsilon(delta=1 / 60_000, rounds=5_540)
+    assert found.lower <= last["tight_identical"] <= 1.001 * found.upper
