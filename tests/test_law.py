@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 import math
@@ -104,6 +105,22 @@ def test_what_is_cut_off_is_counted() -> None:
         exact = mean_law(described(*kind), 128, 1e-6)
         assert 0.0 < exact.cut["reverse"] < 1e-6
         assert exact.pair("upper", "forward").infinite > 0.0 > exact.pair("lower", "forward").infinite
+
+
+def test_points_below_zero_are_counted() -> None:
+    """`E[(1 - e^eps S)+]` of a law with `below` mass times distance under 0 is e^eps `below` more.
+
+    A delta only falls with eps, so that the least of these sums up to eps is a bound, and is what is given.
+    """
+    exact = mean_law(described(3, 0.5, 1.0, 1.0), 128, BUDGET)
+    moved = dataclasses.replace(exact, below=1e-3)
+    least = 1.0
+    for epsilon in np.linspace(0.0, 6.0, 601):
+        before, after = (hockey_stick(one.pair("upper", "reverse"), epsilon) for one in (exact, moved))
+        least = min(least, before + math.exp(epsilon) * 1e-3)
+        assert least <= after * (1.0 + 1e-9) <= 1.05 * least
+    for one in (exact, moved):
+        assert hockey_stick(one.pair("upper", "forward"), 1.0) == hockey_stick(exact.pair("upper", "forward"), 1.0)
 
 
 def test_coarsening_keeps_mass_and_mean() -> None:

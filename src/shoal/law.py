@@ -65,7 +65,11 @@ to X_m - m).
    relative to v and c = 10 rho is. What is charged is the stretch of a mass error of `8 N rho`, N >= 64:
    64 N rho. Moving the grid to the centre m is exact but for points whose v is -m to 1 part in 2^26, and
    those are relative to v.
-6. The ratio of one report enters as the nodes of 6-point Gauss-Legendre rules on panels that do
+6. A spread may reach below S = 0. Forward, where S counts above e^eps only, such a point may as well be
+   at 0. In reverse it counts `1 + e^eps |S|`: base mass below 0, E[max(-S, 0)] of it. As much is taken from the
+   atoms next to 0, which go to an infinite loss: the same for all eps at which the best test holds more
+   base mass than that, and the delta at the last of them for all others, where the true one is no larger.
+7. The ratio of one report enters as the nodes of 6-point Gauss-Legendre rules on panels that do
    not cross lattice points and are at most 1/(z + 1/s + 5) wide, where the remainder
    `f^(12) w^13 (6!)^4 / (13 (12!)^3)` is below 1e-15 of the integral (the 12th derivative of
    `exp(-z^2/2 + z/s)` is at most (|z| + 1/s + 2.2)^12 times it).
@@ -338,7 +342,8 @@ class Pair:
 class MeanLaw:
     """The law of S of one round: `mass` at e^loss, from above and from below, and what bounds its errors.
 
-    `absolute` says that the losses came from S - 1 and not from S, and are rounded accordingly.
+    `absolute` says that the losses came from S - 1 and not from S, and are rounded accordingly. `below` is
+    `E[max(-S, 0)]` of the law from above, whose points below 0 were moved to 0.
     """
 
     loss: dict[Side, FloatArray]
@@ -352,6 +357,7 @@ class MeanLaw:
     stretch: float
     mass_error: float
     absolute: bool
+    below: float = 0.0
 
     def log_ratio(self, side: Side, direction: Direction) -> FloatArray:
         """log S of every atom on one side, moved by all that its position may be off; -infinity for S = 0."""
@@ -374,6 +380,12 @@ class MeanLaw:
         with np.errstate(divide="ignore"):
             moved: FloatArray = loss + np.log1p(np.maximum(move / np.where(zero, 1.0, ratio), -1.0))
             moved[zero] = np.log(np.maximum(move[zero], 0.0))
+        if side == "upper" and direction == "reverse":
+            below = self.below + float(self.mass @ np.maximum(-ratio - move, 0.0))
+            if below > 0.0:
+                order = np.argsort(moved)
+                top = np.cumsum((self.mass * np.exp(moved))[order])
+                moved[order[: int(np.searchsorted(top, below * (1.0 + 1e-9))) + 1]] = -np.inf
         return moved
 
     def pair(self, side: Side, direction: Direction) -> Pair:
@@ -442,6 +454,7 @@ def _finish(total: _Sum, weight: float) -> MeanLaw:
     mass, offset = total.mass[occupied], total.moment[occupied] / total.mass[occupied]
     y = total.points()[occupied]
     loss: dict[Side, FloatArray] = {}
+    below = 0.0
     plain = total.centre == 0.0 and weight == 1.0
     for side, raw in (("upper", y), ("lower", y + offset)):
         points = raw
@@ -452,8 +465,13 @@ def _finish(total: _Sum, weight: float) -> MeanLaw:
         with np.errstate(divide="ignore"):
             if plain:
                 loss[side] = np.log(np.maximum(points, 0.0) / n)  # type: ignore[index]
+                under = -points / n
             else:
-                loss[side] = np.log1p(weight * np.maximum((points + (total.centre - n)) / n, -1.0))  # type: ignore[index]
+                away = weight * (points + (total.centre - n)) / n
+                loss[side] = np.log1p(np.maximum(away, -1.0))  # type: ignore[index]
+                under = -1.0 - away
+        if side == "upper":
+            below = float(mass @ np.maximum(under, 0.0)) * (1.0 + 1e-6)
     stretch, mass_error, shift = total.stretch, total.mass_error, 0.0
     if total.stretch:
         mass = mass / float(mass.sum())
@@ -465,5 +483,5 @@ def _finish(total: _Sum, weight: float) -> MeanLaw:
         cut={"forward": (2.0 - weight) * total.cut_q + weight * total.cut_p, "reverse": total.cut_q},
         shift=shift, nodes=total.nodes, blur=total.blur, jitter=total.jitter / n, centred=total.centre > 0.0,
         stretch=stretch, mass_error=mass_error + 64.0 * _UNIT,
-        absolute=not plain,
+        absolute=not plain, below=below,
     )  # fmt: skip
