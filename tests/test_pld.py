@@ -349,3 +349,34 @@ def test_scales_out_of_range_get_the_local_guarantee() -> None:
 def test_bad_questions_are_refused(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call(described(10, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("users", "scale", "rate", "weight", "rounds", "fpr"),
+    [
+        (3, 13.945402, 1.0, 1.0, 1, 1.95e-11),
+        (5612, 608.98, 1.0, 1.0, 1088, 2.8356e-8),
+        (1, 12.3472, 1.0, 1.0 / 3.0, 685, 2.96e-9),
+        (31_305_359, 40.8, 1.0, 1.0, 15_887, 2.77e-7),
+        (10, 1.0, 0.1, 1.0, 30, 0.3),
+    ],
+)
+def test_mixtures_of_tests_are_as_good_as_the_bound(
+    users: int, scale: float, rate: float, weight: float, rounds: int, fpr: float
+) -> None:
+    """Poor tests between good ones do not count: the true positive rate has the accuracy asked for."""
+    mean = MeanRatio(ratio=Ratio(scale=scale, rate=rate), users=users, weight=weight)
+    for accuracy in (1e-3, 1e-4):
+        found = pld.tradeoff(((mean, rounds),), [fpr], accuracy)[0]
+        assert fpr < found.lower
+        assert found.width <= accuracy * found.upper
+
+
+def test_the_hull_of_points() -> None:
+    rng = np.random.default_rng(2)
+    x, y = rng.random(300), rng.random(300)
+    corners = pld._hull(np.append(x, [0.0, 1.0]), np.append(y, [0.0, 1.0]))
+    assert np.all(np.diff(corners[0]) > 0.0)
+    assert np.all(np.diff(np.diff(corners[1]) / np.diff(corners[0])) <= 1e-12)
+    assert np.all(np.interp(x, *corners) >= y - 1e-12)
+    assert set(corners[0]) <= {*x, 0.0, 1.0}

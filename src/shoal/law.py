@@ -42,29 +42,33 @@ to X_m - m).
 3. Clipping and then centring is a contraction (x -> clip(x) + const grows more slowly than x, so
    it crosses x once), fine from below; from above it moves the other points by at most the moment
    that was cut (`shift`).
-4. Round-off of the cells' means moves the points of the law from below, by at most `e spacing` where e is
-   L u times the largest offset in spacings; the spacing of the pieces y_1 and y_2 of a sum is at most
-   `h + 2 (|y_1| + |y_2|) / N`. Few users: both are carried, as `blur S` (`blur (1 + S)` once centred) and
-   `jitter`. Many users: another lemma.
+4. Round-off of the cells' means q/p moves the points of the law from below. What the atoms y_1 and y_2 of a
+   sum add to p and q is rounded by at most L u times itself, so a mean is off by at most the average of
+   `e spacing` over the pairs in the cell, where e is 2 L u times the largest offset in spacings, for q and
+   as much again for p, and the spacing of a pair is at most `h + 2 (|y_1| + |y_2|) / N`. Few users: both are
+   carried, as `blur S` (`blur (1 + S)` once centred) and `jitter`. Many users: another lemma.
 
-   *Lemma.* A = A_1 + A_2, a sum of independent terms, and B have the same masses. Their points differ
-   by at most `r (|v_1| + |v_2|) + a`, v = A - E[A] = v_1 + v_2, and by nothing where all reports are
-   exactly 1 (then v = 0), which has probability 1 - m; or so in the mean over what a cell holds. Then
-   B - E[B] is below (1 + c)(A - E[A]) in the convex order for `c = 12 (r + a m / E|v|)`, c < 1/10.
-   *Proof.* E|v_i| <= E|v| (Jensen), so `|d| = |E[A] - E[B]| <= 2 r E|v| + a m`. Let H be the event
-   B - E[B] > k >= 0. Calls differ by `E[((1+c)v - k)+] - E[(B - E[B] - k)+] >= c E[v; H] - E[|B - A|; H]
-   - |d| P(H)`. On H `|v_1| + |v_2| <= v + 2 v_1^- + 2 v_2^-`, and as v_i^- falls where H rises (Harris),
-   `E[v_i^-; H] <= P(H) E|v|/2`, so that `E[|B - A|; H] <= r E[v; H] + 2 r E|v| P(H) + a P(H and moved)`.
-   If H holds what has not moved, it holds all v > 0: E[v; H] = E|v|/2, P(H) <= 1, and c = 9 r + 4 a m / E|v|
-   is enough. If not, H is an upper part of what has moved, `E[v; H] >= P(H) E|v| / (2 m)`, and the same c
-   is. The rest of c is for H being an upper part of B and not of v, which is of second order. Puts by symmetry.
+   *Lemma.* A = A_1 + A_2 is a sum of independent terms, v = A - E[A] = v_1 + v_2, and its cells' means are off
+   by the average over the cell of at most `r (|v_1| + |v_2|) + a`, and by nothing where all reports are
+   exactly 1 (then v = 0), which has probability 1 - m. Then these means, centred, are below (1 + c) v in
+   the convex order for `c = 12 (r + a m / E|v|)`, if c < 1/10.
+   *Proof.* Share each cell's error among its pairs: the means are a contraction of B, which has the masses
+   of A and points v + g with |g| <= r (|v_1| + |v_2|) + a. `|d| = |E[g]| <= 2 r E|v| + a m`, as
+   E|v_i| <= E|v| (Jensen). For k >= 0 a call of B - E[B] is at most that of `v + |g| + |d|`; let H be the
+   event that this is above k, which rises with v_1 and with v_2 (r < 1). The call of (1 + c) v is larger by at
+   least `c E[v; H] - E[|g|; H] - |d| P(H)`. On H `|v_1| + |v_2| <= v + 2 v_1^- + 2 v_2^-`, and as v_i^-
+   falls where H rises (Harris), `E[v_i^-; H] <= P(H) E|v|/2`, so that
+   `E[|g|; H] <= r E[v; H] + 2 r E|v| P(H) + a P(H and moved)`. If H holds what has not moved, it holds all
+   v > 0: E[v; H] = E|v|/2, P(H) <= 1, and c = 9 r + 4 a m / E|v| is enough. If not, H is an upper part of
+   what has moved, `E[v; H] >= P(H) E|v| / (2 m)`, and the same c is. The rest of c is for points with
+   -|g| - |d| < v < 0 in H, which is of second order. Puts by symmetry.
 5. Positions of nodes are off by `rho W`, rho = 2u (2 + |log W|), because of the exponential. Few users:
    S is off by at most `rho S` (`rho (1 + S)` once centred), `nodes`, and both sides move
    by it. Many users: the lemma of 4 for one report. A grid has its centre at 0 only for s < 12, where E|v| of
    a report that takes part is above 0.06, so that c = 200 rho is enough; for a centre at 1 errors are
    relative to v and c = 10 rho is. What is charged is the stretch of a mass error of `8 N rho`, N >= 64:
-   64 N rho. Moving the grid to the centre m is exact but for points whose v is -m to 1 part in 2^26, and
-   those are relative to v.
+   64 N rho. Moving the grid from one centre to another is exact to 2u times their distance, which is
+   added to `jitter`, and 8u of the rest.
 6. A spread may reach below S = 0. Forward, where S counts above e^eps only, such a point may as well be
    at 0. In reverse it counts `1 + e^eps |S|`: base mass below 0, E[max(-S, 0)] of it. As much is taken from the
    atoms next to 0, which go to an infinite loss: the same for all eps at which the best test holds more
@@ -255,6 +259,7 @@ def _recentre(a: _Sum, centre: float, base: int) -> _Sum:
     return replace(
         a, centre=centre, base=base, mass=mass, moment=moment,
         mass_error=a.mass_error + (8.0 * a.half + 8.0) * _UNIT, nodes=a.nodes + 8.0 * _UNIT,
+        jitter=a.jitter + 2.0 * _UNIT * abs(a.centre - centre),
     )  # fmt: skip
 
 
@@ -284,24 +289,23 @@ def _add(a: _Sum, b: _Sum) -> _Sum:
     longest = max(a.longest, b.longest)
     offset = max(x.largest_offset(in_spacings=True) for x in (a, b)) + 1.0
     mass, moment = added(_RULE, a, b)
-    # A mean is off by `longest * u` of the offsets it is made of: relative to the spacing, which is
-    # at most 2/N of |y| above level 0, and absolute in level 0.
-    relative = 4.0 * longest * _UNIT * offset / a.half
-    finest = 2.0 * longest * _UNIT * offset * math.ldexp(1.0, a.base)
+    # A mean is off by a part of the spacing: relative to |y| above level 0, and absolute in level 0.
+    error = 4.0 * longest * _UNIT * offset
+    relative = 2.0 * error / a.half
     both = _Sum(
         users=users, rate=a.rate, centre=a.centre + b.centre, base=a.base, mass=mass, moment=moment,
         cut_q=a.cut_q + b.cut_q,
         cut_p=(a.users * (a.cut_p + b.cut_q) + b.users * (b.cut_p + a.cut_q)) / users,
         shift=a.shift + b.shift, mass_error=a.mass_error + b.mass_error + longest * _UNIT,
         stretch=max(a.stretch, b.stretch), nodes=max(a.nodes, b.nodes),
-        blur=max(a.blur, b.blur), jitter=a.jitter + b.jitter + finest,
+        blur=max(a.blur, b.blur), jitter=a.jitter + b.jitter + error * math.ldexp(1.0, a.base),
     )  # fmt: skip
     if users > _FEW:
         return _many(both, relative)
     widest = math.ldexp(1.0, a.base + max(len(a.mass), len(b.mass)))
     if a.half * widest < 2.0 * users:
         # The grid does not reach far: absolute altogether, by its widest spacing
-        return replace(both, jitter=both.jitter + 4.0 * longest * _UNIT * offset * widest)
+        return replace(both, jitter=both.jitter + 2.0 * error * widest)
     # |y_1| + |y_2| <= X + 2 users
     return replace(both, blur=both.blur + 3.0 * relative)
 
@@ -315,6 +319,10 @@ def _many(a: _Sum, relative: float = 0.0) -> _Sum:
     slope, level = relative + a.blur, relative * abs(gap) + 2.0 * a.blur * a.users + a.jitter
     stretch = _stretched(max(a.stretch, 4.0 * a.half * a.nodes), a.mass_error)
     stretch += 12.0 * (slope + level * moved / distance) * (1.0 + stretch)
+    if not stretch < 0.1:
+        raise ArithmeticError(
+            f"round-off of {stretch} for {a.users} users at rate {a.rate}: please report this as a bug"
+        )
     return replace(a, mass_error=0.0, stretch=stretch, blur=0.0, jitter=0.0)
 
 

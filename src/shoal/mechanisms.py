@@ -24,9 +24,11 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
@@ -140,7 +142,11 @@ class Mechanism:
         orders: Any = None,
         accuracy: float = pld.ACCURACY,
     ) -> Any:
-        """The delta of `rounds` rounds at `epsilon`, as an `Interval`; arguments as for `epsilon`."""
+        """The delta of `rounds` rounds at `epsilon`, as an `Interval`; arguments as for `epsilon`.
+
+        `accuracy` is still that of epsilon: delta is bracketed as tightly as an epsilon of that width would be,
+        which is wider in relative terms where delta falls steeply.
+        """
         asked = Settings.checked(method, orders, accuracy)
         return ask_delta(self._parts, epsilon, rounds, asked)
 
@@ -412,7 +418,7 @@ def from_dict(data: Mapping[str, Any]) -> Mechanism:
 
 
 class AccuracyWarning(UserWarning):
-    """A bracket of epsilon is wider than was asked. It is valid all the same: the truth lies in it."""
+    """A bracket is wider than was asked. It is valid all the same: the truth lies in it."""
 
 
 # ---------------------------------------------------------------------------------------------
@@ -425,21 +431,27 @@ class Question:
 
     tight: Callable[[Parts, float, float], Interval]
     any_crowd: Callable[[AnyParts, float, float], float]
+    name: str = ""
+    """What the accuracy is a part of; that of delta is a part of epsilon, and its own width says little."""
     by_rdp: Callable[[tuple[rdp.Part, ...], float, FloatArray | None], float] | None = None
     threshold: Callable[[float, float], float] = lambda value, answer: 0.0
     """The loss at which the best attack on one round decides, from the question and its answer."""
 
 
 EPSILON = Question(
-    tight=lambda p, d, a: pld.epsilons(p, [d], a)[0],
+    tight=lambda p, d, a: pld.epsilons(p, [d], a)[0], name="epsilon at delta = {:g}",
     any_crowd=crowd.epsilon, by_rdp=rdp.epsilon, threshold=lambda delta, epsilon: epsilon,
 )  # fmt: skip
 DELTA = Question(
     tight=lambda p, e, a: pld.deltas(p, [e], a)[0],
     any_crowd=crowd.delta, by_rdp=rdp.delta, threshold=lambda epsilon, delta: epsilon,
 )  # fmt: skip
-POWER = Question(tight=lambda p, f, a: pld.tradeoff(p, [f], a)[0], any_crowd=crowd.power)
-ADVANTAGE = Question(tight=lambda p, _, a: pld.advantage(p, a), any_crowd=lambda p, _, a: crowd.advantage(p, a))
+POWER = Question(
+    tight=lambda p, f, a: pld.tradeoff(p, [f], a)[0], name="the true positive rate at {:g}", any_crowd=crowd.power
+)
+ADVANTAGE = Question(
+    tight=lambda p, _, a: pld.advantage(p, a), name="the advantage", any_crowd=lambda p, _, a: crowd.advantage(p, a)
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -505,18 +517,19 @@ class Settings:
             lower = self._below(parts, value, question) if self.ends == "both" else 0.0
             return Interval(lower=min(lower, upper), upper=upper)
         found = question.tight(parts.lower, value, self.accuracy)
-        if question.by_rdp is None or found.width <= self.accuracy * found.upper:
+        if found.width <= self.accuracy * found.upper:
             return found
-        upper = min(found.upper, question.by_rdp(parts.plain(), value, None))
-        bracket = Interval(lower=min(found.lower, upper), upper=upper)
-        if question is EPSILON and self.ends == "both" and bracket.width > self.accuracy * upper:
+        if question.by_rdp is not None:
+            upper = min(found.upper, question.by_rdp(parts.plain(), value, None))
+            found = Interval(lower=min(found.lower, upper), upper=upper)
+        if question.name and self.ends == "both" and found.width > self.accuracy * found.upper:
             warnings.warn(
-                f"accuracy {self.accuracy:g} was not reached: epsilon at delta = {value:g} is certified to lie in "
-                f"{bracket:.6g}, which is {bracket.width / upper:.1e} of it wide",
+                f"accuracy {self.accuracy:g} was not reached: {question.name.format(value)} is certified to lie in "
+                f"{found:.6g}, which is {found.width / found.upper:.1e} of it wide",
                 AccuracyWarning,
-                stacklevel=2,
+                stacklevel=_outside(),
             )
-        return bracket
+        return found
 
     def _below(self, parts: Bounds, value: float, question: Question) -> float:
         """The better of two crowds that can really happen."""
@@ -535,6 +548,15 @@ class Settings:
             if found <= 1.01 * before:
                 break
         return max(lower, found)
+
+
+def _outside() -> int:
+    """The stack level, seen from who calls this, of the first line that is not the package's."""
+    home, level = str(Path(__file__).parent), 1
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(home):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _array(answers: list[Any]) -> Any:

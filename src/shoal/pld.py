@@ -12,6 +12,7 @@ post-processing of that report.
 from __future__ import annotations
 
 import bisect
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ import numpy as np
 from scipy import special
 
 from shoal import _validate
+from shoal._validate import FloatArray
 from shoal.compose import Composition, Parts, Round, upper_lattice
 from shoal.interval import Interval
 from shoal.law import SCALE_MIN, Direction
@@ -290,7 +292,7 @@ def tradeoff(
     An attack tells P from Q ("forward": a false positive is a Q taken for a P) or Q from P
     ("reverse"). From above, by `TPR <= e^eps FPR + delta(eps)` and, from the other direction's
     delta', `1 - FPR <= e^eps (1 - TPR) + delta'(eps)`, at every eps of the curves; from below, the
-    tests "loss >= L_J" themselves, and mixtures of neighbouring ones.
+    tests "loss >= L_J" themselves, and mixtures of them.
     """
     parts, asked = _checked(parts), [_validate.delta(f, "fpr") for f in fprs]
     ways = _directions(direction)
@@ -333,6 +335,13 @@ def _other(direction: Direction) -> Direction:
 
 def _power(rounds: Composition, direction: Direction, fpr: float) -> Interval:
     """The largest TPR at the FPR, from the curves of both directions."""
+    lower = float(np.interp(fpr, *_tests(rounds, direction)))
+    return _ordered(max(fpr, lower * (1.0 - 8.0 * _UNIT)), _power_bound(rounds, direction, fpr))
+
+
+@functools.lru_cache(maxsize=8)
+def _tests(rounds: Composition, direction: Direction) -> tuple[FloatArray, FloatArray]:
+    """False (too large) and true positive rates (too small) that tests and mixtures of tests have."""
     here, there = rounds.curves(direction), rounds.curves(_other(direction))
     factor, extra = rounds.test_error()
     base, top = here["lower"].masses()
@@ -340,9 +349,24 @@ def _power(rounds: Composition, direction: Direction, fpr: float) -> Interval:
     base, other_base = (mass * factor + extra for mass in (base, other_base))
     false = np.clip(np.concatenate([[0.0, 1.0], base, 1.0 - other_top]), 0.0, 1.0)
     true = np.clip(np.concatenate([[0.0, 1.0], top, 1.0 - other_base]), 0.0, 1.0)
-    order = np.lexsort((true, false))
-    lower = float(np.interp(fpr, false[order], np.maximum.accumulate(true[order])))
-    return _ordered(max(fpr, lower * (1.0 - 8.0 * _UNIT)), _power_bound(rounds, direction, fpr))
+    return _hull(false, true)
+
+
+def _hull(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The concave hull from above of points: what mixtures of tests reach."""
+    order = np.lexsort((-y, x))
+    corners: list[tuple[float, float]] = []
+    for point in zip(x[order].tolist(), y[order].tolist(), strict=True):
+        while len(corners) > 1 and _turns_left(corners[-2], corners[-1], point):
+            corners.pop()
+        if not corners or point[1] > corners[-1][1]:
+            corners.append(point)
+    xs, ys = zip(*corners, strict=True)
+    return np.array(xs), np.array(ys)
+
+
+def _turns_left(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:
+    return (b[0] - a[0]) * (c[1] - a[1]) >= (c[0] - a[0]) * (b[1] - a[1])
 
 
 def _gaussian_power(width: float, fpr: float) -> Interval:
