@@ -81,12 +81,12 @@ def test_replace_and_local():
 
 
 def test_calibrate():
-    target = ["--epsilon", "1", "--delta", "1e-5"]
-    found = rows("calibrate", "sigma", "check-in", "--users", 60000, "--rate", 0.1, "--rounds", 1000, *target)
+    target = ["--epsilon", "0.01", "--delta", "1e-5"]
+    found = rows("calibrate", "sigma", "check-in", "--users", 60000, "--rate", 0.1, "--rounds", 50, *target)
     assert found[0]["sigma"] < found[1]["sigma"]
     for row in found:
         m = ShuffledCheckIn(users=60_000, rate=0.1, sigma=row["sigma"], crowd=row["crowd"])
-        assert m.epsilon(delta=1e-5, rounds=1000).upper <= 1.0
+        assert m.epsilon(delta=1e-5, rounds=50).upper <= 0.01
     found = rows("calibrate", "rounds", *CHECK_IN, *target, "--accuracy", 0.01)
     assert found[0]["rounds"] > found[1]["rounds"] >= 1
     few = ("--sigma", 5, "--rounds", 100, "--epsilon", 0.5, "--delta", "1e-6")

@@ -22,6 +22,9 @@ def build(folder, site):
     return subprocess.run(words, cwd=folder, env={**os.environ, **nowhere}, capture_output=True, text=True, check=False)
 
 
+pytestmark = pytest.mark.xdist_group("docs_site")  # what the tests share is made once
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     target = tmp_path_factory.mktemp("site")

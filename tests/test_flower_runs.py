@@ -168,6 +168,9 @@ def test_a_simulation_with_flowers_engine(tmp_path):
 # ------------------------------------------------------------------------------------ fuzzing
 
 
+pytestmark = pytest.mark.xdist_group("flower_runs")  # what the tests share is made once
+
+
 @pytest.fixture(scope="module")
 def service(tmp_path_factory):
     """A real server with a real analyst, without TLS, on loopback."""

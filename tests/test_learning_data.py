@@ -24,6 +24,9 @@ def idx(array):
     return head + array.astype(np.uint8).tobytes()
 
 
+pytestmark = pytest.mark.xdist_group("learning_data")  # what the tests share is made once
+
+
 @pytest.fixture(scope="module")
 def raw():
     rng = np.random.default_rng(0)

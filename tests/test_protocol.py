@@ -17,6 +17,9 @@ from shoal.learning.randomness import SeededRandomness, Source, SystemRandomness
 USERS, CLIP, SIGMA = 40, 0.5, 3.0
 
 
+pytestmark = pytest.mark.xdist_group("protocol")  # what the tests share is made once
+
+
 @pytest.fixture(scope="module")
 def setting():
     """Forty users and a model with 85 weights: small, so that many rounds can be drawn."""

@@ -27,6 +27,9 @@ def run(*words):
     return CliRunner().invoke(app, ["reproduce", *map(str, words)], env={"COLUMNS": "100"})
 
 
+pytestmark = pytest.mark.xdist_group("reproduce")  # what the tests share is made once
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("paper")

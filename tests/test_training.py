@@ -32,6 +32,9 @@ USERS = 400
 QUIET = ShuffledCheckIn(users=USERS, rate=0.5, sigma=0.02, crowd="identical")
 
 
+pytestmark = pytest.mark.xdist_group("training")  # what the tests share is made once
+
+
 @pytest.fixture(scope="module")
 def digits():
     return load().first(USERS)

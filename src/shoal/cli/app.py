@@ -335,7 +335,7 @@ def delta(
 
     Examples:
 
-    shoal delta shuffle --users 1000 --sigma 2 --epsilon 0.1,0.2,0.5
+    shoal delta shuffle --users 60000 --sigma 9.48 --epsilon 0.0005,0.001
 
     shoal delta check-in --users 60000 --rate 0.1 --sigma 5 --epsilon 0.1 --rounds 5540 --json
     """
@@ -530,7 +530,7 @@ def calibrate_sigma(
 
     Example:
 
-    shoal calibrate sigma check-in --users 60000 --rate 0.1 --rounds 1000 --epsilon 1 --delta 1e-5
+    shoal calibrate sigma check-in --users 60000 --rate 0.1 --rounds 100 --epsilon 0.05 --delta 1e-5
     """
     given = _given(users, sample, rate, bins, None)
     _calibrated(
@@ -568,7 +568,7 @@ def calibrate_rounds(
 
     Example:
 
-    shoal calibrate rounds check-in --users 60000 --rate 0.1 --sigma 5 --epsilon 1 --delta 1e-5
+    shoal calibrate rounds check-in --users 60000 --rate 0.1 --sigma 5 --epsilon 0.05 --delta 1e-5
     """
     given = _given(users, sample, rate, bins, sigma)
     _calibrated(
