@@ -224,3 +224,21 @@ def test_wrong_points_are_a_stretch(share: float) -> None:
             found = excess_of_calls(sign * (1.0 + c * share) * points, mass, sign * wrong, mass)
             worst = max(worst, found / size)
     assert (worst <= 1e-12) == (share == 1.0)
+
+
+def test_the_work_grows_with_the_logarithm_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of independent terms are counted, and the cells that they hold are bounded."""
+    sums, cells = 0, 0
+    once = levels.added
+
+    def counted(rule: Any, a: Any, b: Any) -> Any:
+        nonlocal sums, cells
+        sums, cells = sums + 1, max(cells, a.mass.size)
+        return once(rule, a, b)
+
+    monkeypatch.setattr(law, "added", counted)
+    for users in (3, 99, 10**4 - 1, 10**6 - 1, 10**8 - 1):
+        sums = 0
+        mean_law(described(users, 1.3, 0.7, 1.0), 96, 1.1e-24)
+        assert 0 < sums <= 2 * math.log2(users)
+    assert cells <= 40 * (2 * 96 + 1)

@@ -74,7 +74,8 @@ def sigma(
     def excess(log_sigma: float) -> float:
         return target.excess(make(min(max(math.exp(log_sigma), least), most)), count)
 
-    bracket = _expand(excess, math.log(least), math.log(most), 0.0)
+    # Little noise takes longest to analyse: come from above.
+    bracket = _expand(excess, math.log(least), math.log(most), math.log(8.0))
     if bracket is None:
         raise ValueError(f"epsilon must be reachable, got {target.epsilon}, which even sigma = {most:g} does not meet")
     return min(max(math.exp(_narrow(excess, bracket, math.log1p(width))), least), most)
@@ -151,7 +152,7 @@ def _expand(excess: Callable[[float], float], least: float, most: float, start: 
     """A bracket of a falling function around 0, found from a start by growing steps."""
     here = (start, excess(start))
     up = here[1] > 0.0
-    step = math.log(4.0)
+    step = math.log(2.0)
     while True:
         x = min(here[0] + step, most) if up else max(here[0] - step, least)
         if x == here[0]:
@@ -159,7 +160,7 @@ def _expand(excess: Callable[[float], float], least: float, most: float, start: 
         there = (x, excess(x))
         if (there[1] > 0.0) != up:
             return (here, there) if up else (there, here)
-        here, step = there, 1.5 * step
+        here, step = there, 2.0 * step
 
 
 def _narrow(excess: Callable[[float], float], bracket: tuple[Point, Point], width: float) -> float:

@@ -416,7 +416,7 @@ def _least(parts: AnyParts, low: float, high: float, estimate: Callable[[Parts],
 
 def _rough(parts: Parts) -> Composition:
     guessed = tuple(
-        (replace(part, fineness=_ROUGH // 2, is_bound=False) if isinstance(part, Clones) else part, rounds)
+        (replace(part, fineness=_ROUGH // 4, is_bound=False) if isinstance(part, Clones) else part, rounds)
         for part, rounds in parts
     )
     return _fine(guessed, _ROUGH)
