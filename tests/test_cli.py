@@ -300,9 +300,11 @@ def test_printed_bounds_stay_bounds(value):
 
 
 def test_a_wide_bracket_makes_a_note():
-    done = run(
-        "epsilon", "check-in", "--users", 10, "--rate", 0.1, "--sigma", 0.05, "--delta", 1e-6, "--crowd", "identical"
-    )
+    small = ("--users", 10, "--rate", 0.1, "--sigma", 0.05, "--crowd", "identical")
+    done = run("epsilon", "check-in", *small, "--delta", 1e-6)
     assert done.exit_code == 0
     assert done.stderr.startswith("Note: accuracy 0.001 was not reached: epsilon at delta = 1e-06")
     assert done.stderr.count("\n") == 1
+    done = run("epsilon", "check-in", *small, "--delta", 1e-6, "--rounds", "1-7")
+    assert done.stderr.count("\n") == 3
+    assert done.stderr.endswith("Note: 5 more brackets are wider than asked.\n")

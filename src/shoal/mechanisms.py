@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import os
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -552,7 +553,7 @@ class Settings:
 
 def _outside() -> int:
     """The stack level, seen from who calls this, of the first line that is not the package's."""
-    home, level = str(Path(__file__).parent), 1
+    home, level = f"{Path(__file__).parent}{os.sep}", 1
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(home):
         frame, level = frame.f_back, level + 1

@@ -128,24 +128,35 @@ def _clear_errors(function: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> None:
+        notes: list[str] = []
+
+        def keep(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: Any = None,
+            line: str | None = None,
+        ) -> None:
+            if category.__name__ == "AccuracyWarning":
+                notes.append(str(message))
+            else:
+                typer.echo(warnings.formatwarning(message, category, filename, lineno), err=True, nl=False)
+
         with warnings.catch_warnings():
             warnings.filterwarnings("once", message="accuracy .* was not reached")
-            warnings.showwarning = _note
+            warnings.showwarning = keep
             try:
                 function(*args, **kwargs)
             except (ValueError, OSError) as error:
                 _refuse(str(error))
+            finally:
+                for note in notes[:2]:
+                    typer.echo(f"Note: {note}.", err=True)
+                if len(notes) > 2:
+                    typer.echo(f"Note: {len(notes) - 2} more brackets are wider than asked.", err=True)
 
     return wrapped
-
-
-def _note(
-    message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None
-) -> None:
-    if category.__name__ == "AccuracyWarning":
-        typer.echo(f"Note: {message}.", err=True)
-    else:
-        typer.echo(warnings.formatwarning(message, category, filename, lineno), err=True, nl=False)
 
 
 def _variants(
