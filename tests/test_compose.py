@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy import optimize, special
+from scipy import interpolate, optimize, special
 
 from shoal import compose, pld
 from shoal.law import Direction, Pair, Side, mean_law
@@ -246,3 +246,60 @@ def test_steps_wider_than_a_power_of_ten_are_safe() -> None:
             assert lower <= truth.lower * (1 + 1e-8)
             assert truth.upper <= upper * (1 + 1e-8)
             assert upper - lower < 0.02 * upper
+
+
+def call(strike: Any, scale: float) -> Any:
+    """`E[(W - strike)+]` of one ratio, in closed form."""
+    there = strike > 0.0
+    place = np.log(np.where(there, strike, 1.0)) * scale
+    value = special.ndtr(0.5 / scale - place) - strike * special.ndtr(-0.5 / scale - place)
+    return np.where(there, value, 1.0 - strike)
+
+
+def ratios(scale: float, step: float) -> tuple[Any, Any]:
+    """Nodes and weights of the trapezoidal rule for a function of W."""
+    z = np.arange(-8.0, 8.0 + 1.0 / scale, step)
+    return np.exp(z / scale - 0.5 / scale**2), step * np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi)
+
+
+def quadrature(scale: float, rate: float, rounds: int, epsilon: float) -> dict[Direction, float]:
+    """delta of rounds of two users, by `E[(S_1 ... S_T - t)+] = E[S_1 E[(S_2 ... S_T - t / S_1)+ | S_1]]`.
+
+    Rounds in which nobody checked in have S = 1 and are counted apart, so that all functions of log t are
+    smooth, and splines and trapezoidal rules exact to 1e-7 or so.
+    """
+    (w, p), (fine_w, fine_p) = ratios(scale, 0.1), ratios(scale, 0.01)
+    still = (1.0 - rate) ** 2
+    one, two = 2.0 * rate * (1.0 - rate) / (1.0 - still), rate**2 / (1.0 - still)
+    s = np.concatenate([(1.0 + fine_w) / 2.0, np.add.outer(w, w).ravel() / 2.0])
+    mass = np.concatenate([one * fine_p, two * np.multiply.outer(p, p).ravel()])
+    s, mass = s[mass * s > 1e-13], mass[mass * s > 1e-13]
+    x = np.linspace(-25.0, 12.0, 2500)
+    strikes = 2.0 * np.exp(x)
+    value = 0.5 * one * call(strikes - 1.0, scale)
+    value += 0.5 * two * sum(a * call(strikes - b, scale) for a, b in zip(fine_p, fine_w, strict=True))
+    curves = [lambda e: max(0.0, 1.0 - math.exp(e)), interpolate.CubicSpline(x, value)]
+    for _ in range(rounds - 1):
+        value = np.zeros_like(x)
+        for one_s, one_mass in zip(s.tolist(), mass.tolist(), strict=True):
+            y = x - math.log(one_s)
+            inner = np.where(y < x[0], 1.0 - np.exp(y), curves[-1](np.clip(y, x[0], x[-1])))
+            value += one_mass * one_s * inner
+        curves.append(interpolate.CubicSpline(x, value))
+
+    def total(e: float) -> float:
+        chances = (math.comb(rounds, k) * still ** (rounds - k) * (1.0 - still) ** k for k in range(rounds + 1))
+        return sum(chance * float(curve(e)) for chance, curve in zip(chances, curves, strict=True))
+
+    return {"forward": total(epsilon), "reverse": 1.0 + math.exp(epsilon) * (total(-epsilon) - 1.0)}
+
+
+@pytest.mark.parametrize(("scale", "rate", "rounds", "epsilon"), [(2.0, 1.0, 2, 0.6), (0.7, 0.3, 3, 1.0)])
+def test_rounds_of_two_users_by_quadrature(scale: float, rate: float, rounds: int, epsilon: float) -> None:
+    truth = quadrature(scale, rate, rounds, epsilon)
+    for direction in DIRECTIONS:
+        parts = ((described(2, scale, rate), rounds),)
+        found = pld.deltas(parts, [epsilon], 1e-5, direction=direction)[0]
+        assert found.lower <= truth[direction] * (1.0 + 1e-6)
+        assert truth[direction] <= found.upper * (1.0 + 1e-6)
+        assert found.width <= 1e-5 * found.upper
