@@ -235,9 +235,9 @@ def test_any_crowd_tends_to_the_identical_one_with_much_noise():
 @pytest.mark.parametrize(
     "m",
     [
-        Shuffle(users=200, sigma=1.5),
-        SubsampledShuffle(users=2_000, sample=200, sigma=1.5),
-        ShuffledCheckIn(users=2_000, rate=0.1, sigma=1.5),
+        Shuffle(users=200, sigma=3.0),
+        SubsampledShuffle(users=2_000, sample=200, sigma=3.0),
+        ShuffledCheckIn(users=2_000, rate=0.1, sigma=3.0),
     ],
     ids=lambda m: m.label,
 )

@@ -150,7 +150,8 @@ def test_any_crowd_lies_between_crowds_that_can_happen_and_the_local_guarantee()
     m = Shuffle(users=1000, sigma=2.0)
     ideal, local = m.replace(crowd="identical"), LocalGaussian(sigma=2.0)
     for ask in (lambda x: x.epsilon(delta=1e-6), lambda x: x.delta(epsilon=0.1), lambda x: x.tradeoff(0.01)):
-        assert ask(ideal).upper < ask(m).lower < ask(m).upper < ask(local).lower
+        here = ask(m)
+        assert ask(ideal).upper < here.lower < here.upper < ask(local).lower
     both = shoal.Accountant().compose(m).compose(LocalGaussian(sigma=5.0))
     same = shoal.Accountant().compose(ideal).compose(LocalGaussian(sigma=5.0))
     assert same.epsilon(delta=1e-6).upper < both.epsilon(delta=1e-6).upper
