@@ -2,7 +2,7 @@
 
     python benchmarks/tight_speed.py [--markdown FILE]
 
-Every point runs in processes of its own, one for each delta (1e-6, and 1 / users but at most 0.1), so
+Every point runs in processes of its own, one for each delta (1e-6, 1e-12, and 1 / users but at most 0.1), so
 that nothing is kept from one to the next. Seconds are those of the processor; they are also given as
 multiples of a fixed piece of work (an FFT of 2^20 numbers) measured in the same process, because
 seconds mean little on a busy machine.
@@ -51,6 +51,10 @@ def measure(users: int, scale: float, rate: float, delta: float) -> list[float]:
     return [float(x) for x in run.stdout.split()]
 
 
+def listed(values: tuple[float, ...], spec: str) -> str:
+    return ", ".join(format(value, spec) for value in values)
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--markdown", type=pathlib.Path, help="also write the table to this file")
@@ -58,20 +62,19 @@ def main() -> None:
     lines = [
         f"Measured on {datetime.date.today()} by `benchmarks/tight_speed.py` with Python {platform.python_version()}, "
         "one core, identical crowd, default accuracy. ε is that of 1,000 rounds at δ = 1e-6, a curve has 50 values of "
-        "T up to 10^4; the second of two numbers is for δ = 1 / users.",
+        "T up to 10^4; the second of three numbers is for δ = 1e-12, the third for δ = 1 / users.",
         "",
         "| users | σ | rate | ε | seconds | a curve, seconds | both in FFTs of 2^20 | widest bracket | MiB |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     found = []
     for users, scale, rate in itertools.product(USERS, SCALES, RATES):
-        first, second = (measure(users, scale, rate, delta) for delta in (1e-6, min(0.1, 1.0 / users)))
-        found += [first, second]
-        unit = first[4]
+        rows = [measure(users, scale, rate, delta) for delta in (1e-6, 1e-12, min(0.1, 1.0 / users))]
+        found += rows
+        single, many, width, memory, unit, epsilon = zip(*rows, strict=True)
         lines.append(
-            f"| {users:,} | {scale:g} | {rate:g} | {first[5]:.5g} | {first[0]:.2f}, {second[0]:.2f} "
-            f"| {first[1]:.2f}, {second[1]:.2f} | {first[0] / unit:.0f}, {first[1] / unit:.0f} "
-            f"| {first[2]:.1e}, {second[2]:.1e} | {max(first[3], second[3]):.0f} |"
+            f"| {users:,} | {scale:g} | {rate:g} | {epsilon[0]:.5g} | {listed(single, '.2f')} | {listed(many, '.2f')} "
+            f"| {single[0] / unit[0]:.0f}, {many[0] / unit[0]:.0f} | {listed(width, '.1e')} | {max(memory):.0f} |"
         )
         print(lines[-1], flush=True)
     singles, curves, widths, memories, _, _ = zip(*found, strict=True)

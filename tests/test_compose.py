@@ -303,3 +303,40 @@ def test_rounds_of_two_users_by_quadrature(scale: float, rate: float, rounds: in
         assert found.lower <= truth[direction] * (1.0 + 1e-6)
         assert truth[direction] <= found.upper * (1.0 + 1e-6)
         assert found.width <= 1e-5 * found.upper
+
+
+@pytest.mark.parametrize("direction", DIRECTIONS)
+@pytest.mark.parametrize("kind", [(10, 0.3, 0.1), (1000, 1.0, 1.0), (10**7, 0.5, 0.001), (60_000, 9.48, 1.0)], ids=str)
+def test_the_simple_bound_is_above_the_composition(kind: tuple[int, float, float], direction: Direction) -> None:
+    for rounds in (1, 7, 1000):
+        for delta in (1e-3, 1e-9):
+            together = compose.Composition(parts=((described(*kind), rounds),), half=128, budget=BUDGET)
+            composed = together.near_delta(direction, delta)["lower"].epsilon(delta)
+            simple = together.simple_epsilon(direction, delta)
+            assert composed <= simple
+            if composed > 1.0:
+                assert simple <= 4.0 * composed
+
+
+def test_a_direction_that_is_left_out_is_the_better_one() -> None:
+    """With both directions composed the answers are the same."""
+    for kind in ((10, 0.3, 0.1), (1000, 0.3, 1.0), (10**7, 0.5, 0.001), (50, 2.0, 0.5)):
+        for rounds in (2, 500):
+            parts = ((described(*kind), rounds),)
+            worse = pld.epsilons(parts, [1e-8])[0]
+            each = [pld.epsilons(parts, [1e-8], direction=direction)[0] for direction in DIRECTIONS]
+            assert max(e.lower for e in each) <= worse.upper
+            assert worse.lower <= max(e.upper for e in each)
+            assert each[1].upper <= worse.upper * (1.0 + 1e-3)
+
+
+@pytest.mark.parametrize(("users", "scale"), [(1000, 0.1), (65, 0.12), (100, 0.15), (10**5, 0.1)])
+def test_very_little_noise(users: int, scale: float) -> None:
+    """Most of S is nearly 0 there: no error may push it below, and nothing may be lost in composition."""
+    mean = described(users, scale)
+    before = 0.0
+    for rounds in (1, 2, 7):
+        found = pld.epsilons(((mean, rounds),), [1e-6])[0]
+        assert before < found.lower
+        assert found.width <= 1e-3 * found.upper
+        before = found.upper

@@ -49,6 +49,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
+from scipy import special
 
 from shoal._validate import FloatArray
 from shoal.law import Direction, Pair, Side, mean_law
@@ -89,6 +90,9 @@ _REACH = 6.0
 
 _LARGE = 8.0
 """Where the grid reaches to such losses no eps of interest is so small that offsets are needed to see it."""
+
+_POWERS: FloatArray = 2.0 ** np.arange(-8.0, 17.0)
+"""The l of Chernoff's bound."""
 
 _LATTICE_MAX = 10**7
 """The most points of a lattice of losses with equal steps."""
@@ -216,8 +220,8 @@ def _round(mean: MeanRatio | Round, half: int, budget: float, direction: Directi
 def _clipped(a: _Losses, allowance: float) -> _Losses:
     """Without the ends that hold less top mass than the allowance."""
     mass, points = in_order(a.mass), in_order(a.points())
-    low = int(np.searchsorted(np.cumsum(mass), allowance))
-    high = len(mass) - int(np.searchsorted(np.cumsum(mass[::-1]), allowance))
+    low = min(int(np.searchsorted(np.cumsum(mass), allowance)), len(mass) - 1)
+    high = max(len(mass) - int(np.searchsorted(np.cumsum(mass[::-1]), allowance)), low + 1)
     gone = float(mass[:low].sum() + mass[high:].sum()) * (1.0 + 1e-9)
     every = a.points()
     out = (every < points[low]) | (every > points[high - 1])
@@ -499,6 +503,21 @@ class Composition:
             divergence += rounds * (float(pair.top @ pair.loss) + 1e-9)
         return min(distance, infinite + math.sqrt(max(divergence, 0.0) / 2.0))
 
+    def simple_epsilon(self, direction: Direction, delta: float) -> float:
+        """A simple upper bound on eps, without composing anything (Chernoff).
+
+        `delta(eps) <= infinite + P(loss > eps) <= infinite + E[e^(l loss)] e^(-l eps)` for l > 0, all under top,
+        where expectations of rounds multiply; the best l of some is taken.
+        """
+        left, logs = delta, np.zeros_like(_POWERS)
+        for mean, rounds in self.parts:
+            infinite, log_moments = _log_moments(mean, self.half, self.budget, direction)
+            left -= rounds * infinite
+            logs = logs + rounds * log_moments
+        if left <= 0.0:
+            return math.inf
+        return max(0.0, float(np.min((logs - math.log(left)) / _POWERS)) * (1.0 + 1e-9))
+
     def above(self, direction: Direction) -> Curve:
         """The curve of the side "upper" alone."""
         if self.is_one or all(isinstance(mean, MeanRatio) for mean, _ in self.parts):
@@ -548,6 +567,15 @@ def _pair(mean: MeanRatio | Round, half: int, budget: float, side: Side, directi
     if isinstance(mean, MeanRatio):
         return mean_law(mean, half, budget).pair(side, direction)
     return mean.pair(half, budget, side, direction)
+
+
+@functools.lru_cache(maxsize=64)
+def _log_moments(mean: MeanRatio | Round, half: int, budget: float, direction: Direction) -> tuple[float, FloatArray]:
+    """Mass at infinity of one round from above, and `log E[e^(l loss)]` of the rest for some l (to 1e-9 up)."""
+    pair = _pair(mean, half, budget, "upper", direction)
+    log_top = np.log(np.maximum(pair.top, 1e-300))
+    logs = np.array([special.logsumexp(log_top + power * pair.loss) for power in _POWERS])
+    return pair.infinite, logs + 1e-9 * np.abs(logs) + 1e-12
 
 
 def upper_lattice(

@@ -41,15 +41,13 @@ class Interval:
 
     def __format__(self, spec: str) -> str:
         """Both ends in the given format, rounded outwards: a bound stays a bound when it is printed."""
-        return f"[{_outwards(self.lower, spec, -1.0)}, {_outwards(self.upper, spec, 1.0)}]"
+        return f"[{outwards(self.lower, spec, -1.0)}, {outwards(self.upper, spec, 1.0)}]"
 
     def _repr_markdown_(self) -> str:
         """What a notebook shows: both ends, rounded outwards, and which of them is the guarantee."""
         if self.lower == 0.0:
-            return f"at most **{_outwards(self.upper, '.5g', 1.0)}**"
-        return (
-            f"between {_outwards(self.lower, '.5g', -1.0)} and **{_outwards(self.upper, '.5g', 1.0)}** (the guarantee)"
-        )
+            return f"at most **{outwards(self.upper, '.5g', 1.0)}**"
+        return f"between {outwards(self.lower, '.5g', -1.0)} and **{outwards(self.upper, '.5g', 1.0)}** (the guarantee)"
 
     def _repr_html_(self) -> str:
         start, bold, end = self._repr_markdown_().split("**")
@@ -60,7 +58,7 @@ class Interval:
         return self.upper - self.lower
 
 
-def _outwards(value: float, spec: str, side: float) -> str:
+def outwards(value: float, spec: str, side: float) -> str:
     """The number in a format, moved up (side 1) or down (-1) where the format rounds the other way."""
     text = format(value, spec)
     gap = side * (value - _read(text))

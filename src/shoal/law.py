@@ -83,6 +83,7 @@ from __future__ import annotations
 
 import functools
 import math
+import sys
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -102,6 +103,9 @@ SCALE_MIN = 0.1
 _UNIT = 2.0**-53
 _FEW = 64
 """Up to this many users round-off is carried as a factor on the masses, beyond (or once centred) as a stretch."""
+
+_NEAR_ZERO = 0.18
+"""Below this scale most of S lies so near to 0 that a stretch would move it below, and all users count as few."""
 
 _CONCENTRATED = 0.15
 """X_m is centred at m once its typical distance from m is below this part of m."""
@@ -131,6 +135,7 @@ class _Sum(Cells):
     """The sum X of `users` ratios, y = X - centre."""
 
     users: int
+    few: int
     rate: float
     centre: float
     cut_q: float = 0.0
@@ -182,7 +187,8 @@ def _one(ratio: Ratio, half: int, users: int, budget: float) -> _Sum:
     mass, moment = deposit(_RULE, y, masses, np.zeros_like(masses), half, base)
     beyond_p = special.ndtr([z_low - 1.0 / s, 1.0 / s - z_high])
     return _Sum(
-        users=1, rate=rate, centre=centre, base=base, mass=mass, moment=moment,
+        users=1, few=_FEW if s >= _NEAR_ZERO else sys.maxsize, rate=rate,
+        centre=centre, base=base, mass=mass, moment=moment,
         cut_q=rate * float(beyond.sum()) * (1 + 1e-9),
         cut_p=rate * float(beyond_p.sum()) * (1 + 1e-9),
         shift=rate * float(beyond_p.sum() + beyond.sum()) * (1 + 1e-9),
@@ -284,7 +290,7 @@ def _add(a: _Sum, b: _Sum) -> _Sum:
     if a is not b:
         b = _recentre(b, float(b.users) if a.centre else 0.0, a.base)
     users = a.users + b.users
-    if users > _FEW:
+    if users > a.few:
         a, b = (_many(a),) * 2 if a is b else (_many(a), _many(b))
     longest = max(a.longest, b.longest)
     offset = max(x.largest_offset(in_spacings=True) for x in (a, b)) + 1.0
@@ -293,14 +299,14 @@ def _add(a: _Sum, b: _Sum) -> _Sum:
     error = 4.0 * longest * _UNIT * offset
     relative = 2.0 * error / a.half
     both = _Sum(
-        users=users, rate=a.rate, centre=a.centre + b.centre, base=a.base, mass=mass, moment=moment,
+        users=users, few=a.few, rate=a.rate, centre=a.centre + b.centre, base=a.base, mass=mass, moment=moment,
         cut_q=a.cut_q + b.cut_q,
         cut_p=(a.users * (a.cut_p + b.cut_q) + b.users * (b.cut_p + a.cut_q)) / users,
         shift=a.shift + b.shift, mass_error=a.mass_error + b.mass_error + longest * _UNIT,
         stretch=max(a.stretch, b.stretch), nodes=max(a.nodes, b.nodes),
         blur=max(a.blur, b.blur), jitter=a.jitter + b.jitter + error * math.ldexp(1.0, a.base),
     )  # fmt: skip
-    if users > _FEW:
+    if users > a.few:
         return _many(both, relative)
     widest = math.ldexp(1.0, a.base + max(len(a.mass), len(b.mass)))
     if a.half * widest < 2.0 * users:

@@ -90,8 +90,11 @@ def in_order(values: FloatArray) -> FloatArray:
 
 
 @functools.lru_cache(maxsize=1024)
-def _halfway(rule: Rule, spacing: float) -> tuple[Share, Share]:
-    return rule.shares(spacing, 2.0 * spacing)
+def _taps(rule: Rule, spacing: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """What an even point gets from the odd one below, from itself and from the odd one above."""
+    left, right = rule.shares(spacing, 2.0 * spacing)
+    masses = np.array([right.mass, 1.0, left.mass])
+    return masses, np.array([right.moment, 1.0, left.moment]), np.array([right.lift, 0.0, left.lift])
 
 
 def coarsen(rule: Rule, mass: FloatArray, moment: FloatArray, spacing: float) -> tuple[FloatArray, FloatArray]:
@@ -99,12 +102,9 @@ def coarsen(rule: Rule, mass: FloatArray, moment: FloatArray, spacing: float) ->
 
     Both arrays start and end with an even point.
     """
-    p, q = mass[0::2].copy(), moment[0::2].copy()
-    odd, odd_moment = mass[1::2], moment[1::2]
-    left, right = _halfway(rule, spacing)
-    for inner, share in ((slice(None, -1), left), (slice(1, None), right)):
-        p[inner] += share.mass * odd
-        q[inner] += share.moment * odd_moment + share.lift * odd
+    masses, moments, lifts = _taps(rule, spacing)
+    p = np.correlate(mass, masses, "same")[::2].copy()
+    q = np.correlate(moment, moments, "same")[::2] + np.correlate(mass, lifts, "same")[::2]
     return p, q
 
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import dataclasses
 import html
+import math
 import os
 import sys
 import warnings
@@ -38,7 +39,7 @@ from shoal import _validate, crowd, pld, rdp
 from shoal._validate import FloatArray
 from shoal.compose import Parts
 from shoal.crowd import AnyCrowd, AnyParts
-from shoal.interval import Interval
+from shoal.interval import Interval, outwards
 from shoal.ratio import MeanRatio, Ratio
 from shoal.witness import Opposite
 
@@ -432,8 +433,8 @@ class Question:
 
     tight: Callable[[Parts, float, float], Interval]
     any_crowd: Callable[[AnyParts, float, float], float]
-    name: str = ""
-    """What the accuracy is a part of; that of delta is a part of epsilon, and its own width says little."""
+    name: str
+    """What is asked, in words, with a place for its value."""
     by_rdp: Callable[[tuple[rdp.Part, ...], float, FloatArray | None], float] | None = None
     threshold: Callable[[float, float], float] = lambda value, answer: 0.0
     """The loss at which the best attack on one round decides, from the question and its answer."""
@@ -444,7 +445,7 @@ EPSILON = Question(
     any_crowd=crowd.epsilon, by_rdp=rdp.epsilon, threshold=lambda delta, epsilon: epsilon,
 )  # fmt: skip
 DELTA = Question(
-    tight=lambda p, e, a: pld.deltas(p, [e], a)[0],
+    tight=lambda p, e, a: pld.deltas(p, [e], a)[0], name="delta at epsilon = {:g}",
     any_crowd=crowd.delta, by_rdp=rdp.delta, threshold=lambda epsilon, delta: epsilon,
 )  # fmt: skip
 POWER = Question(
@@ -523,14 +524,27 @@ class Settings:
         if question.by_rdp is not None:
             upper = min(found.upper, question.by_rdp(parts.plain(), value, None))
             found = Interval(lower=min(found.lower, upper), upper=upper)
-        if question.name and self.ends == "both" and found.width > self.accuracy * found.upper:
-            warnings.warn(
-                f"accuracy {self.accuracy:g} was not reached: {question.name.format(value)} is certified to lie in "
-                f"{found:.6g}, which is {found.width / found.upper:.1e} of it wide",
-                AccuracyWarning,
-                stacklevel=_outside(),
-            )
+        if self.ends == "both":
+            self._tell(found, value, question, parts)
         return found
+
+    def _tell(self, found: Interval, value: float, question: Question, parts: Bounds) -> None:
+        """Warn of a bracket that is wider than asked."""
+        wanted = self.accuracy
+        if question is DELTA:
+            if found.upper <= 1e-15:
+                return  # nobody asks for its digits
+            # It is asked to be as narrow as epsilon would be.
+            before = question.tight(parts.lower, value / 1.001, self.accuracy).upper
+            wanted *= max(1.0, 1e3 * math.log(before / found.upper)) if found.lower > 0.0 else 1.0
+        if found.width <= 1.01 * wanted * found.upper:
+            return
+        warnings.warn(
+            f"accuracy {self.accuracy:g} was not reached: {question.name.format(value)} is certified to lie in "
+            f"{found:.6g}, which is {outwards(found.width / found.upper, '.1e', 1.0)} of it wide",
+            AccuracyWarning,
+            stacklevel=_outside(),
+        )
 
     def _below(self, parts: Bounds, value: float, question: Question) -> float:
         """The better of two crowds that can really happen."""

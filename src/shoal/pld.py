@@ -44,15 +44,12 @@ _CROSSING = 1e-12
 _FLAT = 0.01
 """Where delta falls more slowly than this power of eps, digits of eps are not worth their time."""
 
-_HALVES = (384, 512, 1024, 2048, 4096)
+_HALVES = (384, 448, 512, 640, 1024, 2048, 4096)
 """Cells to a level of the law, from the coarsest to the finest."""
 
 SCALE_MAX, USERS_MAX, RATE_MIN, ROUNDS_MAX = 1e4, 10**9, 1e-10, 10**7
 DELTA_MIN, EPSILON_MAX = 1e-15, 300.0
 """Outside these limits a bracket is as wide as the local guarantee."""
-
-_HEAVY = 0.7
-"""Below this scale tails are long and smooth, and the coarsest law is worth a try."""
 
 
 # The Gaussian mechanism: one plain report, any number of rounds
@@ -155,12 +152,12 @@ def _refined(parts: Parts, accuracy: float, answer: Callable[[int], list[_Answer
     accuracy = _validate.real("accuracy", accuracy)
     if accuracy <= 0.0:
         raise ValueError(f"accuracy must be positive, got {accuracy}")
-    place = 0 if all(mean.ratio.scale < _HEAVY for mean, _ in parts) else 1
+    place = _HALVES.index(max(_first(mean.ratio.scale) for mean, _ in parts))
     best = answer(_HALVES[place])
     excess = max(one.width for one in best) / accuracy
     while excess > 1.0 and place + 1 < len(_HALVES):
         # Widths fall with the square of the resolution; from a bad start it goes step by step.
-        wanted = _HALVES[place] * (math.sqrt(1.1 * excess) if excess < 64.0 else 2.0)
+        wanted = _HALVES[place] * (max(1.25, math.sqrt(1.1 * excess)) if excess < 64.0 else 2.0)
         last, place = place, min(max(place + 1, bisect.bisect_left(_HALVES, wanted)), len(_HALVES) - 1)
         finer = answer(_HALVES[place])
         best = [replace(new, interval=_meet(old.interval, new.interval)) for old, new in zip(best, finer, strict=True)]
@@ -168,6 +165,11 @@ def _refined(parts: Parts, accuracy: float, answer: Callable[[int], list[_Answer
         if excess > 0.8 * before and before < 64.0 and _HALVES[place] >= 2 * _HALVES[last]:
             break  # something else than the resolution limits the width
     return [one.interval for one in best]
+
+
+def _first(scale: float) -> int:
+    """Cells that are mostly enough at the default accuracy: the less noise, the longer and smoother the tails."""
+    return 512 if scale >= 0.7 else 384 if scale >= 0.4 else 448
 
 
 def _meet(one: Interval, other: Interval) -> Interval:
@@ -226,14 +228,19 @@ def epsilons(
             if together.total_variation() <= d:
                 found.append(_Answer(interval=Interval(lower=0.0, upper=0.0)))
                 continue
-            curves = [together.near_delta(way, d) for way in left[place]]
-            each = [_ordered(c["lower"].epsilon(d), c["upper"].epsilon(d)) for c in curves]
-            # A direction that is surely the better one need not be refined.
-            least = max(interval.lower for interval in each)
-            left[place] = tuple(w for w, i in zip(left[place], each, strict=True) if i.upper >= least)
-            bracket = _meet(_worst(each), cap)
-            # -d log(delta) / d log(eps), below 1 where delta is nearly the total variation distance
-            steep = max(c["upper"].slope(bracket.upper, d) for c in curves) * bracket.upper
+            each: dict[Direction, Interval] = {}
+            least = steep = 0.0
+            for way in left[place]:
+                # A direction that is surely the better one need not be composed, nor refined.
+                if each and together.simple_epsilon(way, d) < least:
+                    continue
+                curves = together.near_delta(way, d)
+                each[way] = _ordered(curves["lower"].epsilon(d), curves["upper"].epsilon(d))
+                least = max(least, each[way].lower)
+                # -d log(delta) / d log(eps), below 1 where delta is nearly the total variation distance
+                steep = max(steep, curves["upper"].slope(each[way].upper, d) * each[way].upper)
+            left[place] = tuple(way for way, interval in each.items() if interval.upper >= least)
+            bracket = _meet(_worst(list(each.values())), cap)
             found.append(_Answer(interval=bracket, slope=max(1.0, _FLAT / steep) if steep > 0.0 else 1.0))
         return found
 

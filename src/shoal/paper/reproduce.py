@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from shoal import _validate
-from shoal.interval import Interval, _outwards
+from shoal.interval import Interval, outwards
 from shoal.mechanisms import Mechanism, Shuffle, ShuffledCheckIn, from_dict
 from shoal.paper.checkin import checkin_baseline, checkin_sum, checkin_sum_printed, generic_bound, theorem3
 from shoal.paper.clones import clones_gaussian
@@ -534,11 +534,11 @@ def _not_without_loss(ideal: Interval, safe: Interval, when: str = "1 round") ->
 
 
 def _most(bracket: Interval) -> str:
-    return _outwards(bracket.upper, ".5g", 1.0)
+    return outwards(bracket.upper, ".5g", 1.0)
 
 
 def _least(bracket: Interval) -> str:
-    return _outwards(bracket.lower, ".5g", -1.0)
+    return outwards(bracket.lower, ".5g", -1.0)
 
 
 def _floats(values: Iterable[Any]) -> tuple[float, ...]:
