@@ -146,7 +146,7 @@ class ShuffleAccountant(dp_accounting.PrivacyAccountant):  # type: ignore[misc]
 
     Args:
       neighboring_relation: `REPLACE_SPECIAL` (zero-out, the default) or `REPLACE_ONE` (replace).
-      options: Passed to `shoal.Accountant.epsilon` and `.delta`: `method`, `orders`.
+      options: Passed to `shoal.Accountant.epsilon` and `.delta`: `method`, `orders`, `accuracy`.
 
     >>> from shoal import ShuffledCheckIn
     >>> m = ShuffledCheckIn(users=60_000, rate=0.1, sigma=5.0, crowd="identical")

@@ -180,7 +180,7 @@ class ShuffleAccountant(IAccountant):  # type: ignore[misc]
         """The epsilon of all steps so far, for this class' crowd and adjacency (0 before any step).
 
         It is infinite if a step had no noise (less than 0.0002 per report). `options` go to
-        `shoal.Accountant.epsilon`: `method`, `orders`.
+        `shoal.Accountant.epsilon`: `method`, `orders`, `accuracy`.
         """
         noisy = [entry for entry in self.history if self._has_noise(entry)]
         epsilon = float(self._compose(noisy).epsilon(delta=delta, **options))
