@@ -105,7 +105,7 @@ _FEW = 64
 """Up to this many users round-off is carried as a factor on the masses, beyond (or once centred) as a stretch."""
 
 _NEAR_ZERO = 0.18
-"""Below this scale most of S lies so near to 0 that a stretch would move it below, and all users count as few."""
+"""Below this scale most of S lies so near to 0 that a stretch would hurt: until centred, all users count as few."""
 
 _CONCENTRATED = 0.15
 """X_m is centred at m once its typical distance from m is below this part of m."""
@@ -290,7 +290,8 @@ def _add(a: _Sum, b: _Sum) -> _Sum:
     if a is not b:
         b = _recentre(b, float(b.users) if a.centre else 0.0, a.base)
     users = a.users + b.users
-    if users > a.few:
+    many = users > (_FEW if a.centre else a.few)
+    if many:
         a, b = (_many(a),) * 2 if a is b else (_many(a), _many(b))
     longest = max(a.longest, b.longest)
     offset = max(x.largest_offset(in_spacings=True) for x in (a, b)) + 1.0
@@ -306,7 +307,7 @@ def _add(a: _Sum, b: _Sum) -> _Sum:
         stretch=max(a.stretch, b.stretch), nodes=max(a.nodes, b.nodes),
         blur=max(a.blur, b.blur), jitter=a.jitter + b.jitter + error * math.ldexp(1.0, a.base),
     )  # fmt: skip
-    if users > a.few:
+    if many:
         return _many(both, relative)
     widest = math.ldexp(1.0, a.base + max(len(a.mass), len(b.mass)))
     if a.half * widest < 2.0 * users:
