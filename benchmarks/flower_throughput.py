@@ -1,11 +1,13 @@
-"""Sealed reports through shuffler and analyst: throughput and peak memory, at two numbers of reports.
+"""Sealed reports through shuffler and analyst, tokens, and secure noise: time and memory.
 
     python benchmarks/flower_throughput.py [--markdown FILE] [--reports 1000,10000] [--numbers 30000]
 
 Shuffler and analyst are processes of their own with TLS between them on loopback. The shuffler gets its
 reports as Flower messages from a generator that seals them as it goes (so sealing is part of its time), the
-analyst opens and adds them. Memory is the most that each process ever held. The time of the analyst is also
-given as a multiple of opening the same number of reports in a plain loop, in the same run.
+analyst opens and adds them and checks each token against the roster. Memory is the most that each process ever
+held. The time of the analyst is also given as a multiple of opening the same number of reports in a plain
+loop, in the same run. Then rosters, by themselves: making one round by round, reading one round of it, and
+finding all tokens of a round. Last, secure noise on its grid beside OpenDP's finest one.
 """
 
 import argparse
@@ -22,10 +24,12 @@ import time
 
 import numpy as np
 
-from shoal.integrations.flower import keys
-from shoal.integrations.flower.analyst import KEY, Analyst, Budget, Settings
+from shoal.integrations.flower import noise, tokens
+from shoal.integrations.flower.analyst import Analyst, Settings
 from shoal.integrations.flower.report import Task, seal, unseal
 from shoal.integrations.flower.run import Machine
+
+TERMS = {"clip": 1.0, "sigma": 1.0, "rate": 0.5, "minimum": 2, "epsilon": 100.0, "delta": 1e-6, "crowd": "identical"}
 
 
 def peak(pid: int | str) -> float:
@@ -43,18 +47,19 @@ def shuffle(folder: pathlib.Path, count: int) -> None:
     from shoal.integrations.flower.shuffler import Shuffler
 
     TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
-    with contextlib.closing(Analyst(folder / "analyst")) as analyst:
-        task = analyst.settings.task
-    key = keys.read_private(folder / "analyst" / KEY).public_key()
+    with contextlib.closing(Analyst(folder / "analyst", reading=True)) as analyst:
+        task, key = analyst.settings.task, analyst.public_keys()[0]
+    members = [tokens.read_secret(p) for p in sorted((folder / "registrar" / "secrets").iterdir())]
     strategy = Shuffler.from_file(folder / "shuffler.toml")
     strategy._length = task.length
-    values = np.random.default_rng(0).normal(size=task.dimension)
+    values = np.random.default_rng(0).normal(size=task.dimension) * 0.9
     asked = Message(RecordDict(), dst_node_id=1, message_type="train")
     asked.metadata.__dict__["_message_id"] = "1"
 
     def replies():
-        for number in range(count):
-            sealed = seal(values if number % 2 else None, task=task, number=1, key=key)
+        for place, secret in enumerate(members):
+            token = tokens.token(secret, task=task, number=1)
+            sealed = seal(values if place % 2 else None, task=task, number=1, key=key, token=token)
             yield Message(RecordDict({SEALED: ConfigRecord({"sealed": sealed})}), reply_to=asked)
 
     start = time.perf_counter()
@@ -71,19 +76,20 @@ def opening(task: Task, count: int) -> float:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
     key = X25519PrivateKey.generate()
-    sealed = seal(np.ones(task.dimension), task=task, number=1, key=key.public_key())
+    values, longest = np.full(task.dimension, 0.9), task.longest
+    sealed = seal(values, task=task, number=1, key=key.public_key(), token=bytes(16))
     tries = min(count, 500)
     start = time.perf_counter()
     for _ in range(tries):
-        unseal(sealed, task=task, number=1, key=key)
+        unseal(sealed, task=task, number=1, key=key, longest=longest)
     return (time.perf_counter() - start) / tries * count
 
 
 def measure(count: int, dimension: int) -> dict[str, float]:
-    task = Task(name="benchmark", dimension=dimension, clip=1.0, sigma=1.0, rate=0.5)
+    task = Task(name="benchmark", dimension=dimension, **TERMS)
     with tempfile.TemporaryDirectory() as name:
         machine = Machine(folder=pathlib.Path(name), rounds=1)
-        machine.set_up(Settings(task=task, budget=Budget(epsilon=100.0, delta=1e-6), minimum=2))
+        machine.set_up(Settings(task=task, rounds=1, epoch=1), nodes=count)
         try:
             machine.start_analyst()
             idle = peak(machine.processes["analyst"].pid)
@@ -96,6 +102,42 @@ def measure(count: int, dimension: int) -> dict[str, float]:
         finally:
             machine.stop_all()
     return {**found, "opening": opening(task, count), "bytes": task.length * count}
+
+
+def rosters(nodes: int, rounds: int) -> dict[str, float]:
+    """Seconds to make a roster, to read a round of it and to find all tokens of the round; bytes on disk."""
+    task = Task(name="benchmark", dimension=10, **TERMS)
+    with tempfile.TemporaryDirectory() as name:
+        start = time.perf_counter()
+        path, given = tokens.enrol(pathlib.Path(name) / "r", task=task, nodes=nodes, first=1, last=rounds)
+        made = time.perf_counter()
+        members = [tokens.read_secret(p) for p in given]
+        shown = [tokens.token(s, task=task, number=rounds) for s in members]
+        digest = task.digest
+        reading = time.perf_counter()
+        marks = tokens.Roster.read(path).marks(rounds)
+        read = time.perf_counter()
+        assert all(marks.find(tokens.mark(t, digest=digest, number=rounds)) is not None for t in shown)
+        found = time.perf_counter()
+        size = path.stat().st_size
+    return {"make": made - start, "read": read - reading, "find": found - read, "bytes": size}
+
+
+def noisy(numbers: int) -> dict[str, float]:
+    """Processor seconds for secure noise on this many numbers, here and on OpenDP's finest grid."""
+    import opendp.prelude as dp
+
+    def seconds(add, count: int) -> float:
+        add(np.zeros(count))
+        start = time.process_time()
+        add(np.zeros(count))
+        return (time.process_time() - start) / count * numbers
+
+    few = min(numbers, 20_000)
+    noise.gaussian_secure(np.zeros(1), 2.0)  # OpenDP is loaded, and its features are enabled
+    domain = dp.vector_domain(dp.atom_domain(T=float, nan=False), size=few)
+    finest = dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=2.0)
+    return {"here": seconds(lambda v: noise.gaussian_secure(v, 2.0), few), "finest": seconds(finest, few)}
 
 
 def main() -> None:
@@ -127,6 +169,22 @@ def main() -> None:
         )
         print(lines[-1], flush=True)
     lines += ["", "Peak memory is that of the whole process, with Python, numpy, scipy and (shuffler) Flower loaded."]
+    more = ["", "| nodes | rounds | roster MiB | make it: s | read a round: ms | find all its tokens: ms |"]
+    more.append("|---|---|---|---|---|---|")
+    for nodes, rounds in ((1_000, 1_000), (10_000, 100)):
+        r = rosters(nodes, rounds)
+        more.append(
+            f"| {nodes:,} | {rounds:,} | {r['bytes'] / 2**20:.1f} | {r['make']:.1f} | {1e3 * r['read']:.1f} "
+            f"| {1e3 * r['find']:.0f} |"
+        )
+    cost = noisy(10**6)
+    more += [
+        "",
+        f"Secure noise on a million numbers takes {cost['here']:.0f} s of processor time, {cost['finest']:.0f} s on "
+        f"OpenDP's finest grid (extrapolated from 20,000): {cost['finest'] / cost['here']:.1f} times as long.",
+    ]
+    print("\n".join(more))
+    lines += more
     if given.markdown:
         given.markdown.write_text("\n".join(lines) + "\n")
 

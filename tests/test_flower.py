@@ -1,15 +1,19 @@
 """Sealed reports, the node's mod, the shuffler and the analyst: each alone and all in one process."""
 
+import base64
 import collections
 import hashlib
 import importlib.util
+import itertools
 import json
 import math
 import os
+import re
 import secrets
 import sqlite3
 import sys
 import threading
+import time
 import warnings
 
 import numpy as np
@@ -19,6 +23,8 @@ if sys.version_info < (3, 11):
     pytest.skip("Flower needs Python 3.11", allow_module_level=True)
 
 import httpx
+import mpmath
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
@@ -31,19 +37,29 @@ from shoal import Accountant, LocalGaussian, ShuffledCheckIn
 from shoal.cli.app import app as command
 from shoal.integrations.flower import analyst as analyst_module
 from shoal.integrations.flower import client as client_module
-from shoal.integrations.flower import files, keys, noise
+from shoal.integrations.flower import files, keys, link, noise, template, tokens
 from shoal.integrations.flower.analyst import (
     Analyst,
     BatchError,
-    Budget,
     ConflictError,
+    DamagedError,
     ExhaustedError,
     Settings,
-    counted,
 )
 from shoal.integrations.flower.budget import BudgetAccountant
-from shoal.integrations.flower.client import Node, sealed_reports
-from shoal.integrations.flower.report import PROTOCOL, REASONS, SUITE, RefusedError, Task, seal, unseal
+from shoal.integrations.flower.client import sealed_reports
+from shoal.integrations.flower.node import REFUSALS, Node, State, join
+from shoal.integrations.flower.report import (
+    PROTOCOL,
+    REASONS,
+    SUITE,
+    RefusedError,
+    Task,
+    counted,
+    opening,
+    seal,
+    unseal,
+)
 from shoal.integrations.flower.run import Machine
 from shoal.integrations.flower.service import make_app
 from shoal.integrations.flower.shuffler import AnalystClient, AnalystError, Journal, Shuffler
@@ -52,11 +68,14 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Starlette would rather have a package that is not on every index yet
     from fastapi.testclient import TestClient
 
-TASK = Task(name="test", dimension=12, clip=1.0, sigma=2.0, rate=0.5)
-
 
 def task(**fields):
-    return Task(**{"name": "test", "dimension": 12, "clip": 1.0, "sigma": 2.0, "rate": 0.5, **fields})
+    terms = {"minimum": 3, "epsilon": 50.0, "delta": 1e-5, "crowd": "identical"}
+    return Task(**{"name": "test", "dimension": 12, "clip": 1.0, "sigma": 2.0, "rate": 0.5, **terms, **fields})
+
+
+TASK = task()
+TOKEN = b"t" * 16
 
 
 @pytest.fixture(autouse=True)
@@ -82,14 +101,16 @@ def key():
 
 def test_a_report_comes_back_as_it_was(key):
     values = np.linspace(-3, 3, 12)
-    identity, found = unseal(seal(values, task=TASK, number=7, key=key.public_key()), task=TASK, number=7, key=key)
-    assert len(identity) == 16
+    token, found = unseal(
+        seal(values, task=TASK, number=7, key=key.public_key(), token=TOKEN), task=TASK, number=7, key=key
+    )
+    assert token == TOKEN
     np.testing.assert_array_equal(found, values.astype(np.float32))
 
 
 def test_reports_and_dummies_have_one_length_and_nothing_in_common(key):
     pub = key.public_key()
-    sealed = [seal(v, task=TASK, number=1, key=pub) for v in (None, None, np.zeros(12), np.full(12, 1e30))]
+    sealed = [seal(v, task=TASK, number=1, key=pub, token=TOKEN) for v in (None, None, np.zeros(12), np.full(12, 4.0))]
     assert {len(s) for s in sealed} == {TASK.length} == {48 + 1 + 16 + 48}
     assert len({s[i : i + 8] for s in sealed for i in range(0, TASK.length - 8)}) == 4 * (TASK.length - 8)
     assert unseal(sealed[0], task=TASK, number=1, key=key)[1] is None
@@ -97,24 +118,35 @@ def test_reports_and_dummies_have_one_length_and_nothing_in_common(key):
 
 @pytest.mark.parametrize(
     "change",
-    [{"name": "other"}, {"clip": 2.0}, {"sigma": 1.9}, {"rate": 0.51}],
+    [
+        {"name": "other"},
+        {"clip": 2.0},
+        {"sigma": 1.9},
+        {"rate": 0.51},
+        {"minimum": 1_000},
+        {"epsilon": 1.0},
+        {"delta": 1e-6},
+        {"crowd": "any"},
+        {"corrupt": 1},
+        {"noise": "simulation"},
+    ],
     ids=lambda c: next(iter(c)),
 )
 def test_a_report_is_bound_to_every_parameter(key, change):
-    sealed = seal(np.ones(12), task=task(**change), number=1, key=key.public_key())
+    sealed = seal(np.ones(12), task=task(**change), number=1, key=key.public_key(), token=TOKEN)
     with pytest.raises(RefusedError, match="seal"):
         unseal(sealed, task=TASK, number=1, key=key)
 
 
 def test_a_report_is_bound_to_its_round_and_key(key):
-    sealed = seal(np.ones(12), task=TASK, number=3, key=key.public_key())
+    sealed = seal(np.ones(12), task=TASK, number=3, key=key.public_key(), token=TOKEN)
     for number, opener in ((4, key), (3, X25519PrivateKey.generate())):
         with pytest.raises(RefusedError, match="seal"):
             unseal(sealed, task=TASK, number=number, key=opener)
 
 
 def test_every_flipped_bit_is_refused(key):
-    sealed = seal(np.ones(12), task=TASK, number=1, key=key.public_key())
+    sealed = seal(np.ones(12), task=TASK, number=1, key=key.public_key(), token=TOKEN)
     opened = 0
     for place in range(0, 8 * len(sealed), 5):
         bad = bytearray(sealed)
@@ -147,6 +179,12 @@ def test_info_says_what_a_report_is_bound_to():
         "clip": 1.0,
         "sigma": 2.0,
         "rate": 0.5,
+        "minimum": 3,
+        "epsilon": 50.0,
+        "delta": 1e-5,
+        "crowd": "identical",
+        "corrupt": 0,
+        "noise": "secure",
         "round": 9,
     }
 
@@ -159,6 +197,9 @@ def test_info_says_what_a_report_is_bound_to():
         ({"clip": -1.0}, "clip must lie between"),
         ({"sigma": 0.0}, "sigma must be positive"),
         ({"rate": 1.5}, "rate must be above 0 and at most 1"),
+        ({"minimum": 1}, "minimum must be at least 2, got 1"),
+        ({"minimum": 4, "corrupt": 3}, "minimum must be at least 5, got 4"),
+        ({"noise": "none"}, "noise must be one of secure, simulation"),
     ],
 )
 def test_bad_tasks_are_refused(fields, words):
@@ -213,7 +254,25 @@ def test_noise_is_gaussian_of_the_right_size(source):
     assert stats.kstest(found, "norm", args=(0.0, 3.3)).pvalue < 1e-2 or abs(found.std() - 3.0) < 0.12
 
 
-def test_secure_noise_is_opendp_on_its_finest_grid():
+@pytest.mark.parametrize("scale", [1e-3, 0.5, 1.0, 2.0, 3.0, 1e6])
+def test_the_grid_is_as_fine_as_the_accounting_says(scale):
+    assert 2.0**-80 <= math.ldexp(1.0, noise.grid(scale)) / scale * 2 <= 2.0**-78
+    assert math.ldexp(1.0, noise.grid(scale)) / scale <= 2.0**-80  # the step h is at most 2^-80 s
+
+
+def test_discrete_and_rounded_noise_differ_by_what_the_page_says():
+    """Their logarithms differ by at most (h/s)^2 (1 + t^2): here on a coarse grid, with 60 digits."""
+    mpmath.mp.dps = 60
+    for step in (mpmath.mpf(2) ** -4, mpmath.mpf(2) ** -7):
+        total = sum(mpmath.exp(-((j * step) ** 2) / 2) for j in range(int(-20 / step), int(20 / step) + 1))
+        for t in (0, 1, 3, 10, 40):
+            j = mpmath.nint(t / step)
+            discrete = -((j * step) ** 2) / 2 - mpmath.log(total)
+            cell = mpmath.erfc((j - 0.5) * step / mpmath.sqrt(2)) - mpmath.erfc((j + 0.5) * step / mpmath.sqrt(2))
+            assert abs(discrete - mpmath.log(cell / 2)) <= step**2 * (1 + (j * step) ** 2)
+
+
+def test_secure_noise_is_opendp_on_its_grid():
     mechanism = noise._mechanism(5, 2.0)
     assert mechanism.map(1.0) == pytest.approx(1 / (2 * 2.0**2), rel=1e-12)  # zCDP of the exact Gaussian
     assert not np.array_equal(noise.gaussian_secure(np.zeros(5), 2.0), noise.gaussian_secure(np.zeros(5), 2.0))
@@ -222,33 +281,48 @@ def test_secure_noise_is_opendp_on_its_finest_grid():
 # ------------------------------------------------------------------------------------ the node
 
 
-class Desk:
-    """One node, with a Flower context and an app that returns what a test wants."""
+def signed(signer, terms, number, size=12):
+    """The analyst's signature under a round whose model is all ones."""
+    return signer.sign(opening(terms, number, np.ones(size)))
 
-    def __init__(self, folder, key, **fields):
-        self.key = key
-        self.node = Node(
-            **{
-                "task": TASK,
-                "key": key.public_key(),
+
+class Desk:
+    """One node, with a Flower context, and an app that returns what a test wants."""
+
+    def __init__(self, folder, *, home=None, member=0, terms=TASK, joined=True, **fields):
+        self.key, self.signer = X25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+        self.secret = secrets.token_bytes(32) if home is None else home.secrets[member]
+        given = folder / f"{secrets.token_hex(4)}.secret"
+        given.write_text(tokens.secret_text(self.secret))
+        if home is None:
+            pub, signer = (self.key.public_key(),), self.signer.public_key()
+            options = {
+                "task": terms,
+                "keys": pub,
+                "epoch": 100,
+                "signer": signer,
                 "rounds": 5,
                 "state": folder / "state",
-                "noise": "secure",
-                **fields,
             }
-        )
+            self.node = Node(**{**options, "secret": given, **fields})
+        else:
+            self.node = home.node(secret=given, **fields)
         self.path = folder / f"node-{secrets.token_hex(4)}.toml"
         self.path.write_text(self.node.to_toml())
+        self.node = Node.read(self.path)
+        if joined:
+            join(self.node)
         self.context = Context(
             run_id=1, node_id=77, node_config={"shoal": str(self.path)}, state=RecordDict(), run_config={}
         )
         self.trained = 0
 
-    def ask(self, number, *, update=0.0, app=None, kind="train", size=12, **config):
+    def ask(self, number, *, update=0.0, app=None, kind="train", size=12, signature=None, **config):
+        signature = signed(self.signer, self.node.task, number, size) if signature is None else signature
         sent = RecordDict(
             {
                 "arrays": ArrayRecord({"w": Array(np.ones(size, np.float32))}),
-                "config": ConfigRecord({"round": number, **config}),
+                "config": ConfigRecord({"round": number, "opening": signature, **config}),
             }
         )
         message = Message(sent, dst_node_id=77, message_type=kind)
@@ -266,55 +340,70 @@ class Desk:
 
     def sealed(self, *args, **kwargs):
         reply = self.ask(*args, **kwargs)
+        assert not reply.has_error(), reply.error
         assert list(reply.content) == ["report"]
         assert list(reply.content["report"]) == ["sealed"]
         return reply.content["report"]["sealed"]
+
+    def refused(self, *args, **kwargs):
+        """The code by which a node refuses; its words are always those of the table."""
+        reply = self.ask(*args, **kwargs)
+        assert reply.has_error()
+        assert reply.error.reason == REFUSALS[reply.error.code]
+        return reply.error.code
 
     def opened(self, number, **kwargs):
         return unseal(self.sealed(number, **kwargs), task=self.node.task, number=number, key=self.key)[1]
 
 
 @pytest.fixture
-def desk(tmp_path, key):
-    return Desk(tmp_path, key)
+def desk(tmp_path):
+    return Desk(tmp_path)
 
 
 def test_a_node_sends_a_sealed_report_and_nothing_else(desk):
     assert len(desk.sealed(1, update=9.0)) == TASK.length
 
 
-def test_the_report_is_the_clipped_update_with_noise(tmp_path, key):
-    quiet = task(rate=1.0, sigma=1e-4, clip=2.0)
-    desk = Desk(tmp_path, key, task=quiet)
-    np.testing.assert_allclose(desk.opened(1, update=9.0), np.full(12, 2 / math.sqrt(12)), atol=2e-3)
-    np.testing.assert_allclose(desk.opened(2, update=0.01), np.full(12, 0.01), atol=2e-3)
+@pytest.mark.filterwarnings("ignore::shoal.mechanisms.AccuracyWarning")
+def test_the_report_is_the_clipped_update_with_noise(tmp_path):
+    desk = Desk(tmp_path, terms=task(rate=1.0, sigma=1e-2, clip=2.0, epsilon=1e6))
+    np.testing.assert_allclose(desk.opened(1, update=9.0), np.full(12, 2 / math.sqrt(12)), atol=0.2)
+    np.testing.assert_allclose(desk.opened(2, update=0.01), np.full(12, 0.01), atol=0.2)
 
 
-def test_the_noise_is_that_of_the_node_whatever_the_server_says(tmp_path, key):
-    desk = Desk(tmp_path, key, task=task(rate=1.0, dimension=3_000, sigma=2.0, clip=3.0))
+def test_the_noise_is_that_of_the_node_whatever_the_server_says(tmp_path):
+    desk = Desk(tmp_path, terms=task(rate=1.0, dimension=3_000, sigma=2.0, clip=3.0))
     asked = {"sigma": 0.0, "clip": 1e9, "rate": 0.0, "shoal": "/dev/null", "key": "x", "noise": "simulation"}
     report = desk.opened(1, update=0.0, size=3_000, **asked)
     assert report.std() == pytest.approx(6.0, rel=0.1)
 
 
 @pytest.mark.usefixtures("forgetful_disk")
-def test_the_coin_has_the_rate_of_the_task(tmp_path, key):
-    desk = Desk(tmp_path, key, task=task(rate=0.25), rounds=400, noise="simulation")
-    heads = sum(desk.opened(r) is not None for r in range(1, 401))
-    assert stats.binomtest(heads, 400, 0.25).pvalue > 1e-4
-    assert desk.trained == 400  # tails trains as well: neither work nor time tells
+def test_the_coin_has_the_rate_of_the_task(tmp_path):
+    desk = Desk(tmp_path, terms=task(rate=0.25, epsilon=1e6), rounds=200, epoch=200)
+    heads = sum(desk.opened(r) is not None for r in range(1, 201))
+    assert stats.binomtest(heads, 200, 0.25).pvalue > 1e-4
+    assert desk.trained == 200  # tails trains as well: neither work nor time tells
 
 
 def test_work_and_length_do_not_depend_on_the_coin(desk, monkeypatch):
     seen = collections.Counter()
-    for name in ("secure",):
-        real = noise.SOURCES[name]
-        monkeypatch.setitem(noise.SOURCES, name, lambda *a, real=real: (seen.update(["noise"]), real(*a))[1])
+    real = noise.SOURCES["secure"]
+    monkeypatch.setitem(noise.SOURCES, "secure", lambda *a: (seen.update(["noise"]), real(*a))[1])
     for number, toss in ((1, 0), (2, 2**128 - 1)):
         monkeypatch.setattr(client_module.secrets, "randbits", lambda bits, toss=toss: toss)
         seen[len(desk.sealed(number))] += 1
     assert seen == {"noise": 2, TASK.length: 2}
     assert desk.trained == 2
+
+
+def test_the_token_is_that_of_the_node_and_the_round_whatever_the_coin(desk, monkeypatch):
+    for number, toss in ((1, 0), (2, 2**128 - 1)):
+        monkeypatch.setattr(client_module.secrets, "randbits", lambda bits, toss=toss: toss)
+        token, values = unseal(desk.sealed(number), task=TASK, number=number, key=desk.key)
+        assert token == tokens.token(desk.secret, task=TASK, number=number)
+        assert (values is None) == (toss > 0)
 
 
 def test_the_same_round_has_the_same_answer_even_after_a_restart(desk, tmp_path):
@@ -325,73 +414,185 @@ def test_the_same_round_has_the_same_answer_even_after_a_restart(desk, tmp_path)
     assert desk.sealed(2) != first
 
 
-def test_the_fast_noise_says_that_it_protects_nobody(tmp_path, key, caplog):
-    for kind, said in (("secure", 0), ("simulation", 1)):
-        caplog.clear()
-        Desk(tmp_path, key, noise=kind, state=tmp_path / kind).sealed(1)
-        assert sum("protects nobody" in r.message for r in caplog.records) == said
+def test_a_message_for_a_late_round_does_not_kill_a_node(desk):
+    """Only the analyst opens rounds: a message that somebody made up is refused, and nothing has changed."""
+    desk.sealed(1)
+    stranger = Ed25519PrivateKey.generate()
+    for forged in (b"", b"x" * 64, signed(stranger, TASK, 5), signed(desk.signer, TASK, 4)):
+        assert desk.refused(5, signature=forged) == 104
+    assert desk.refused(1_000, signature=signed(stranger, TASK, 1_000)) == 104
+    assert desk.trained == 1
+    assert desk.sealed(2)  # as if nothing had been
+
+
+def test_a_model_that_the_analyst_did_not_sign_is_refused(desk):
+    signature = desk.signer.sign(opening(TASK, 1, np.zeros(12)))
+    assert desk.refused(1, signature=signature) == 104
 
 
 def test_earlier_rounds_and_too_many_are_refused(desk):
     desk.sealed(3)
-    with pytest.raises(ValueError, match="round must be at least 3"):
-        desk.sealed(2)
-    with pytest.raises(ValueError, match="round must be at most 5 on this node, got 6"):
-        desk.sealed(6)
+    assert desk.refused(2) == 106
+    assert desk.refused(6) == 107
+    assert desk.refused(1_000) == 107  # signed, and still no harm:
+    assert desk.sealed(4)
+    assert desk.trained == 2
+
+
+def test_a_node_answers_no_more_rounds_than_its_own_epsilon_allows(tmp_path):
+    worst = ShuffledCheckIn(users=3, rate=0.5, sigma=2.0, crowd="identical")
+    allowed = float(worst.epsilon(delta=1e-5, rounds=3)) * 1.0001
+    desk = Desk(tmp_path, terms=task(epsilon=allowed), rounds=1_000, epoch=1_000)  # what the analyst would like
+    assert State.read(desk.node.memory(None), desk.node).rounds == 3
+    assert desk.sealed(2)
+    desk.path.write_text(desk.path.read_text().replace("rounds = 1000", "rounds = 2"))  # the owner has second thoughts
+    client_module._read_node.cache_clear()
+    assert desk.refused(3) == 107
+    desk.path.write_text(desk.path.read_text().replace("rounds = 2", "rounds = 1000"))
+    client_module._read_node.cache_clear()
+    assert desk.sealed(3)
+    assert desk.refused(4) == 107
+
+
+def test_corrupt_nodes_are_not_counted_on(tmp_path):
+    sure, unsure = task(minimum=9, epsilon=3.0), task(minimum=9, epsilon=3.0, corrupt=6)
+    assert unsure.mechanism(users=9) == sure.mechanism(users=3)
+    assert unsure.rounds() < sure.rounds()
+
+
+def test_a_lost_state_means_no_report(desk):
+    desk.sealed(1)
+    assert not desk.node.secret.exists()  # it is in the state, and nowhere else
+    desk.node.memory(None).unlink()
+    assert desk.refused(2) == 103
+    with pytest.raises(ValueError, match="there is no such file"):
+        join(desk.node)
     assert desk.trained == 1
 
 
-def test_changed_settings_do_not_inherit_an_answer(desk, tmp_path, key):
+def test_a_node_that_has_not_joined_does_not_report(tmp_path):
+    desk = Desk(tmp_path, joined=False)
+    assert desk.refused(1) == 103
+    join(desk.node)
+    assert desk.sealed(1)
+    with pytest.raises(ValueError, match="has joined already"):
+        join(desk.node)
+
+
+def test_a_damaged_state_means_no_report(desk):
     desk.sealed(1)
-    with pytest.raises(ValueError, match="other settings or damaged"):
-        Desk(tmp_path, key, task=task(sigma=1.0)).sealed(1)
+    path = desk.node.memory(None)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    assert desk.refused(2) == 103
+    path.write_bytes(content[:10])
+    assert desk.refused(2) == 103
 
 
-@pytest.mark.parametrize("kind", ["error", "keys", "shapes", "message", "nan"])
-def test_a_training_that_fails_is_the_zero_update_and_says_nothing(tmp_path, key, kind):
-    desk = Desk(tmp_path, key, task=task(rate=1.0, sigma=1e-4))
+def test_the_state_is_written_before_a_report_leaves(desk, monkeypatch):
+    monkeypatch.setattr(State, "write", lambda *a: (_ for _ in ()).throw(OSError("disk full")))
+    assert desk.refused(1) == 108
+
+
+def test_messages_at_once_get_one_answer(tmp_path):
+    """The mod is locked: whoever comes second waits, and finds the round answered."""
+    desk = Desk(tmp_path)
+    entered, answers = threading.Event(), []
+
+    def slow(message, context):
+        entered.set()
+        threading.Event().wait(0.3)
+        desk.trained += 1
+        return Message(message.content, reply_to=message)
+
+    both = [threading.Thread(target=lambda: answers.append(desk.sealed(1, app=slow))) for _ in range(2)]
+    both[0].start()
+    entered.wait(10)
+    both[1].start()
+    for one in both:
+        one.join()
+    assert len(set(answers)) == 1
+    assert desk.trained == 1
+
+
+def test_simulated_noise_is_refused_in_a_deployment(tmp_path, monkeypatch, caplog):
+    desk = Desk(tmp_path, terms=task(noise="simulation"), joined=False)
+    join(desk.node, member="0")
+    assert desk.refused(1) == 102
+    monkeypatch.setenv("SHOAL_NODE", str(desk.path))
+    assert desk.refused(1) == 102  # the SuperNode's own configuration decides
+    desk.context.node_config = {"partition-id": 0}
+    assert desk.sealed(1)
+    assert sum("protects nobody" in r.message for r in caplog.records) > 0
+    real = Desk(tmp_path, state=tmp_path / "real")
+    monkeypatch.setenv("SHOAL_NODE", str(real.path))
+    real.context.node_config = {"partition-id": 0}
+    assert real.refused(1) == 102
+
+
+def test_changed_settings_do_not_inherit_an_answer(desk, tmp_path):
+    desk.sealed(1)
+    other = Desk(tmp_path, terms=task(sigma=1.0), joined=False)
+    assert other.refused(1) == 103
+
+
+@pytest.mark.filterwarnings("ignore::shoal.mechanisms.AccuracyWarning")
+@pytest.mark.parametrize("kind", ["error", "exit", "keys", "shapes", "message", "nan"])
+def test_a_training_that_fails_is_the_zero_update_and_says_nothing(tmp_path, kind):
+    desk = Desk(tmp_path, terms=task(rate=1.0, sigma=1e-2, epsilon=1e6), rounds=1)
 
     def app(message, context):
         if kind == "error":
             raise RuntimeError("patient 17 has no label")
+        if kind == "exit":
+            sys.exit("patient 17")
         if kind == "message":
             return Message(Error(code=1, reason="patient 17"), reply_to=message)
         arrays = {"keys": {"v": np.ones(12)}, "shapes": {"w": np.ones(11)}, "nan": {"w": np.full(12, np.nan)}}[kind]
         record = ArrayRecord({k: Array(v.astype(np.float32)) for k, v in arrays.items()})
         return Message(RecordDict({"arrays": record}), reply_to=message)
 
-    reply = desk.ask(1, app=app)
-    assert not reply.has_error()
-    report = unseal(reply.content["report"]["sealed"], task=desk.node.task, number=1, key=key)[1]
-    assert np.abs(report).max() < 1e-3
+    assert np.abs(desk.opened(1, app=app)).max() < 0.1
+
+
+def test_the_pace_hides_how_long_training_took(tmp_path):
+    desk = Desk(tmp_path, pace=0.4)
+    start = time.monotonic()
+    desk.sealed(1, app=lambda m, c: (_ for _ in ()).throw(RuntimeError("at once")))
+    assert time.monotonic() - start >= 0.4
 
 
 @pytest.mark.parametrize("kind", ["evaluate", "query", "train.other"])
 def test_only_training_is_answered(desk, kind):
     if kind == "train.other":
-        assert desk.ask(1, kind=kind)
+        assert desk.sealed(1, kind=kind)
     else:
-        with pytest.raises(ValueError, match="type train"):
-            desk.ask(1, kind=kind)
+        assert desk.refused(1, kind=kind) == 101
 
 
 def test_a_model_of_another_size_is_refused(desk):
-    with pytest.raises(ValueError, match="the model must have 12 numbers on this node, got 11"):
-        desk.ask(1, size=11)
+    assert desk.refused(1, size=11) == 105
 
 
-def test_a_node_without_settings_says_what_to_do(desk, monkeypatch):
+def test_a_node_without_settings_says_what_to_do(desk, monkeypatch, caplog):
     monkeypatch.delenv("SHOAL_NODE", raising=False)
     desk.context.node_config = {}
-    with pytest.raises(ValueError, match="--node-config 'shoal="):
-        desk.ask(1)
+    assert desk.refused(1) == 102
+    assert "--node-config 'shoal=" in caplog.text
+    desk.context.node_config = {"shoal": "/nowhere/node.toml"}
+    assert desk.refused(1) == 102
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "must have key, rounds, state and a table"),
-        ('key = "x"\nrounds = 1\nstate = "s"\n[task]\nname = "a"\n', "must have clip, dimension, name, rate, sigma"),
+        ("", "must have epoch, keys, rounds, secret, signer, state and a table"),
+        ("x = = 1", "must be a TOML file that can be read"),
+        (
+            'keys = ["x"]\nepoch = 1\nsigner = "x"\nrounds = 1\nstate = "s"\nsecret = "s"\n[task]\nname = "a"\n',
+            "must have clip, corrupt, crowd, delta, dimension, epsilon, minimum, name, noise, rate, sigma, got name",
+        ),
     ],
 )
 def test_bad_node_files_are_refused(tmp_path, text, words):
@@ -400,37 +601,123 @@ def test_bad_node_files_are_refused(tmp_path, text, words):
         Node.read(tmp_path / "node.toml")
 
 
-def test_a_relative_state_folder_is_beside_the_file(tmp_path, key, monkeypatch):
-    desk = Desk(tmp_path, key, state="memory")
+def test_a_relative_state_folder_is_beside_the_file(tmp_path, monkeypatch):
+    desk = Desk(tmp_path, state="memory")
     monkeypatch.chdir("/")
     desk.sealed(1)
-    assert [p.name for p in (tmp_path / "memory").iterdir()] == ["test.report"]
+    assert sorted(p.name for p in (tmp_path / "memory").iterdir()) == ["test.lock", "test.state"]
+    assert os.stat(tmp_path / "memory" / "test.state").st_mode & 0o077 == 0
 
 
-def test_a_bad_key_is_refused():
-    with pytest.raises(ValueError, match="key must be the analyst's public key"):
-        keys.public_key("c2hvcnQ=")
+@pytest.mark.parametrize("read", [keys.sealing_key, keys.signing_key])
+def test_a_bad_key_is_refused(read):
+    for text in ("c2hvcnQ=", "?", None):
+        with pytest.raises(ValueError, match="key must be a public key of the analyst"):
+            read(text)
+
+
+# ------------------------------------------------------------------------------------ tokens
+
+
+def test_a_roster_knows_the_tokens_of_its_rounds_and_no_others(tmp_path):
+    path, given = tokens.enrol(tmp_path / "r", task=TASK, nodes=20, first=3, last=5)
+    roster = tokens.Roster.read(path)
+    members = [tokens.read_secret(p) for p in given]
+    assert len(set(members)) == 20
+    for number in (3, 4, 5):
+        marks = roster.marks(number)
+        places = {
+            marks.find(tokens.mark(tokens.token(m, task=TASK, number=number), digest=TASK.digest, number=number))
+            for m in members
+        }
+        assert places == set(range(20))
+        for wrong in (
+            tokens.token(members[0], task=TASK, number=number + 1),
+            tokens.token(members[0], task=task(minimum=4), number=number),
+            tokens.token(secrets.token_bytes(32), task=TASK, number=number),
+            marks[0],
+        ):
+            assert marks.find(tokens.mark(wrong, digest=TASK.digest, number=number)) is None
+
+
+def test_a_roster_says_nothing_about_who_is_who(tmp_path):
+    """Marks are sorted, so that a node's place in one round is unrelated to its place in another."""
+    path, given = tokens.enrol(tmp_path / "r", task=TASK, nodes=200, first=1, last=40)
+    roster = tokens.Roster.read(path)
+    members = [tokens.read_secret(p) for p in given]
+    places = np.array(
+        [
+            [
+                marks.find(tokens.mark(tokens.token(m, task=TASK, number=r), digest=TASK.digest, number=r))
+                for m in members
+            ]
+            for r, marks in ((r, roster.marks(r)) for r in range(1, 41))
+        ]
+    )
+    assert (np.sort(places) == np.arange(200)).all()
+    following = [stats.spearmanr(a, b).statistic for a, b in itertools.pairwise(places)]
+    assert abs(np.mean(following)) < 5 / math.sqrt(200 * 39)
+    assert abs(np.mean([stats.spearmanr(np.arange(200), p).statistic for p in places])) < 5 / math.sqrt(200 * 40)
+
+
+def test_a_later_roster_adds_nodes_and_keeps_the_others(tmp_path):
+    home = tmp_path / "r"
+    _, first = tokens.enrol(home, task=TASK, nodes=5, first=1, last=2)
+    kept = tokens.read_secret(first[0])
+    for path in first:
+        path.unlink()
+    path, new = tokens.enrol(home, task=TASK, nodes=7, first=3, last=4)
+    assert [p.name for p in new] == ["000006.secret", "000007.secret"]
+    token = tokens.token(kept, task=TASK, number=3)
+    assert tokens.Roster.read(path).marks(3).find(tokens.mark(token, digest=TASK.digest, number=3)) is not None
+    with pytest.raises(ValueError, match="must not exist yet"):
+        tokens.enrol(home, task=TASK, nodes=7, first=3, last=4)
+    with pytest.raises(ValueError, match="nodes must be at least 3, got 2"):
+        tokens.enrol(home, task=TASK, nodes=2, first=5, last=6)
+    assert {oct(os.stat(p).st_mode)[-3:] for p in (home / "registrar.json", *new)} == {"600"}
+
+
+def test_a_roster_takes_sixteen_bytes_for_a_node_and_a_round(tmp_path):
+    """1,000 nodes for 1,000 rounds are 16 MB: what is measured here, a hundred times over."""
+    path, _ = tokens.enrol(tmp_path / "r", task=TASK, nodes=100, first=1, last=100)
+    assert path.stat().st_size * 100 < 64 * 2**20
+    assert path.stat().st_size - 100 * 100 * 16 < 300
 
 
 # ------------------------------------------------------------------------------------ the analyst
 
 
-def setup(**fields):
-    return Settings(
-        **{"task": TASK, "budget": Budget(epsilon=50.0, delta=1e-5, crowd="identical"), "minimum": 3, **fields}
-    )
+def setup(terms=TASK, **fields):
+    return Settings(**{"task": terms, "rounds": 12, "epoch": 4, **fields})
+
+
+def settle(folder, settings, *, nodes=80, model=None):
+    """An analyst with a roster; `secrets` are those of its nodes."""
+    made = Analyst.create(folder, settings, model=model)
+    registrar = folder.with_name(folder.name + "-registrar")
+    roster, given = tokens.enrol(registrar, task=settings.task, nodes=nodes, first=1, last=settings.rounds)
+    made.admit(roster)
+    made.secrets = [tokens.read_secret(path) for path in given]
+    return made
 
 
 @pytest.fixture
 def home(tmp_path):
-    made = Analyst.create(tmp_path / "analyst", setup())
+    made = settle(tmp_path / "analyst", setup())
     yield made
     made.close()
 
 
+def sealed_by(analyst, member, number, value, *, terms=None, key=None, token=None):
+    """The sealed report of one of the nodes, or what somebody else has made of it."""
+    own = analyst.settings.task if terms is None else terms
+    pub = (analyst.key(number) if key is None else key).public_key()
+    token = tokens.token(analyst.secrets[member], task=own, number=number) if token is None else token
+    return seal(value, task=own, number=number, key=pub, token=token)
+
+
 def batch(analyst, number, values, *, bad=()):
-    pub = analyst.key.public_key()
-    return b"".join([*(seal(v, task=analyst.settings.task, number=number, key=pub) for v in values), *bad])
+    return b"".join([*(sealed_by(analyst, i, number, v) for i, v in enumerate(values)), *bad])
 
 
 def close_round(analyst, number, body, step=1000):
@@ -455,27 +742,97 @@ def test_reports_are_added_and_dummies_are_not(home, step):
 
 
 def test_a_round_is_entered_with_the_users_that_count(home):
-    sealed = seal(np.ones(12), task=TASK, number=1, key=home.key.public_key())
-    tampered = bytes([sealed[0] ^ 1]) + sealed[1:]
-    old = seal(np.ones(12), task=TASK, number=2, key=home.key.public_key())
-    stranger = seal(np.ones(12), task=TASK, number=1, key=X25519PrivateKey.generate().public_key())
-    weak = seal(np.ones(12), task=task(sigma=0.1), number=1, key=home.key.public_key())
-    body = batch(home, 1, vectors(1, None, 1), bad=[sealed, sealed, tampered, old, stranger, weak])
-    answer = close_round(home, 1, body)
-    assert (answer["users"], answer["refused"]) == (4, 5)
+    own = sealed_by(home, 50, 1, np.ones(12))
+    bad = [
+        own,
+        own,  # twice
+        bytes([own[0] ^ 1]) + own[1:],  # tampered with
+        sealed_by(home, 51, 2, np.ones(12)),  # of another round
+        sealed_by(home, 52, 1, np.ones(12), key=X25519PrivateKey.generate()),  # for somebody else
+        sealed_by(home, 53, 1, np.ones(12), terms=task(sigma=0.1)),  # with less noise
+        sealed_by(home, 54, 1, np.ones(12), terms=task(minimum=1_000)),  # for a larger crowd
+        sealed_by(home, 55, 1, np.ones(12), token=secrets.token_bytes(16)),  # of nobody
+        sealed_by(home, 56, 1, np.full(12, 3.4e38)),  # finite, and far from what clipping and noise give
+    ]
+    answer = close_round(home, 1, batch(home, 1, vectors(1, None, 1), bad=bad))
+    assert (answer["users"], answer["refused"]) == (4, 8)
     (row,) = home.rounds()
-    assert row["refused"] == {"length": 0, "seal": 4, "content": 0, "duplicate": 1}
+    assert row["refused"] == {"length": 0, "seal": 5, "content": 0, "norm": 1, "token": 1, "duplicate": 1}
     assert set(row["refused"]) == set(REASONS)
     assert row["reports"] == 3
     assert home.accountant().ledger[0].mechanism == ShuffledCheckIn(users=4, rate=0.5, sigma=2.0, crowd="identical")
+    np.testing.assert_allclose(home.present()[1], np.full(12, 3 / (0.5 * 4)))
 
 
-def test_a_report_id_counts_once_under_any_seal(home):
-    inside = b"\x01" + b"i" * 16 + np.ones(12, "<f4").tobytes()
-    pub = home.key.public_key()
-    again = [SUITE.encrypt(inside, pub, info=TASK.info(1)) for _ in range(3)]
+def test_the_shuffler_alone_cannot_isolate_a_user(tmp_path):
+    """One victim's report among forged dummies: refused, and nothing has happened; so are replays and old tokens."""
+    home = settle(tmp_path / "a", setup(task(minimum=20)), nodes=40)
+    victim = sealed_by(home, 7, 1, np.ones(12))
+    before = home.present()[1]
+    dummies = [sealed_by(home, 0, 1, None, token=secrets.token_bytes(16)) for _ in range(99)]
+    for tricks in (
+        dummies,
+        [os.urandom(TASK.length) for _ in range(99)],
+        [victim] * 99,
+        [sealed_by(home, 0, 1, None, token=tokens.token(s, task=home.settings.task, number=2)) for s in home.secrets],
+    ):
+        with pytest.raises(BatchError, match="a round must have at least 20 users, got 1"):
+            close_round(home, 1, b"".join([victim, *tricks]))
+        assert home.rounds() == []
+        assert len(home.accountant()) == 0
+        np.testing.assert_array_equal(home.present()[1], before)
+    # With 19 more users it is a round, of twenty, whatever else is in the batch.
+    answer = close_round(home, 1, batch(home, 1, [None] * 20, bad=[*dummies, victim]))
+    assert answer["users"] == 20
+    home.close()
+
+
+@given(st.sets(st.integers(min_value=0, max_value=29)), st.integers(min_value=0, max_value=5))
+@settings(max_examples=15, deadline=None)
+def test_the_ledger_never_counts_more_users_than_tokens_arrived(tmp_path_factory, arrived, copies):
+    home = settle(tmp_path_factory.mktemp("drops") / "a", setup(), nodes=30)
+    body = [sealed_by(home, m, 1, None) for m in arrived]
+    body += body[:copies] + [os.urandom(TASK.length) for _ in range(3)]
+    if len(arrived) < 3:
+        with pytest.raises(BatchError):
+            close_round(home, 1, b"".join(body))
+        assert len(home.accountant()) == 0
+    else:
+        answer = close_round(home, 1, b"".join(body))
+        assert answer["users"] == len(arrived)
+        assert [e.mechanism.users for e in home.accountant()] == [len(arrived)]
+    home.close()
+
+
+def test_a_token_counts_once_under_any_seal(home):
+    again = [sealed_by(home, 9, 1, np.ones(12)) for _ in range(3)]
     answer = close_round(home, 1, batch(home, 1, vectors(1, 1), bad=again))
     assert (answer["users"], answer["refused"]) == (3, 2)
+
+
+@pytest.mark.parametrize("dimension", [1, 12, 5_000])
+def test_honest_reports_are_plausible_and_longer_ones_are_not(dimension):
+    terms = task(dimension=dimension, sigma=1.5, clip=0.7)
+    update = np.zeros(dimension)
+    update[0] = 0.7
+    lengths = [np.linalg.norm(noise.gaussian_simulation(update, 0.7 * 1.5)) for _ in range(2_000)]
+    assert max(lengths) < terms.longest
+    chi = stats.chi(dimension)
+    assert chi.sf((terms.longest / 0.7 - 1) / 1.5) == pytest.approx(1e-9, rel=0.5)
+    key = X25519PrivateKey.generate()
+    for factor, fine in ((0.999, True), (1.001, False)):
+        sealed = seal(
+            np.full(dimension, factor * terms.longest / math.sqrt(dimension)),
+            task=terms,
+            number=1,
+            key=key.public_key(),
+            token=TOKEN,
+        )
+        if fine:
+            unseal(sealed, task=terms, number=1, key=key)
+        else:
+            with pytest.raises(RefusedError, match="norm"):
+                unseal(sealed, task=terms, number=1, key=key)
 
 
 def test_the_ledger_is_the_accountant(home):
@@ -498,7 +855,7 @@ def test_the_ledger_counts_on_no_more_users_than_there_were(users):
 
 
 def test_many_users_are_counted_in_steps(tmp_path):
-    home = Analyst.create(tmp_path / "many", setup(minimum=65))
+    home = settle(tmp_path / "many", setup(task(minimum=65)))
     for number, users in enumerate((66, 67, 70), 1):
         answer = close_round(home, number, batch(home, number, [None] * users))
         assert (answer["users"], answer["counted"]) == (users, {66: 66, 67: 66, 70: 70}[users])
@@ -507,7 +864,7 @@ def test_many_users_are_counted_in_steps(tmp_path):
 
 
 def test_fewer_users_cost_more(home, tmp_path):
-    other = Analyst.create(tmp_path / "other", setup())
+    other = settle(tmp_path / "other", setup())
     many = close_round(home, 1, batch(home, 1, vectors(*range(9))))
     few = close_round(other, 1, batch(other, 1, vectors(*range(4))))
     assert few["epsilon"]["lower"] > many["epsilon"]["upper"]
@@ -527,15 +884,40 @@ def test_the_same_batch_has_the_same_answer_and_another_does_not(home):
     assert len(home.accountant()) == 1
 
 
+def test_a_folder_has_one_analyst_and_many_readers(home):
+    with pytest.raises(ValueError, match="must belong to one analyst: another process uses it"):
+        Analyst(home.folder)
+    reader = Analyst(home.folder, reading=True)
+    close_round(home, 1, batch(home, 1, vectors(1, 2, 3)))
+    assert reader.present()[0] == 2
+    with pytest.raises(ValueError, match="open for reading only"):
+        reader.receive(2)
+    reader.close()
+
+
 def test_what_is_known_survives_a_restart(home):
     body = batch(home, 1, vectors(1, 2, 3))
     answer = close_round(home, 1, body)
+    model, ledger = home.present()[1], home.accountant().state_dict()
+    home.close()
     again = Analyst(home.folder)
     assert again.present()[0] == 2
-    np.testing.assert_array_equal(again.present()[1], home.present()[1])
-    assert again.accountant().state_dict() == home.accountant().state_dict()
+    np.testing.assert_array_equal(again.present()[1], model)
+    assert again.accountant().state_dict() == ledger
     assert close_round(again, 1, body) == answer
     again.close()
+
+
+class Broken:
+    """A database that fails at one statement."""
+
+    def __init__(self, db, word):
+        self.db, self.word = db, word
+
+    def execute(self, statement, *values):
+        if statement.startswith(self.word):
+            raise sqlite3.OperationalError("disk I/O error")
+        return self.db.execute(statement, *values)
 
 
 def test_a_round_that_breaks_off_has_not_happened(home, monkeypatch):
@@ -544,23 +926,152 @@ def test_a_round_that_breaks_off_has_not_happened(home, monkeypatch):
     receiving.feed(body[:200])
     receiving.abandon()
     assert home.rounds() == []
-
-    class Broken:  # the disk fails between the two statements of the transaction
-        def __init__(self, db):
-            self.db = db
-
-        def execute(self, statement, *values):
-            if statement.startswith("UPDATE model"):
-                raise sqlite3.OperationalError("disk I/O error")
-            return self.db.execute(statement, *values)
-
-    monkeypatch.setattr(home, "_db", Broken(home._db))
-    with pytest.raises(sqlite3.OperationalError):
-        close_round(home, 1, body)
-    monkeypatch.undo()
-    assert home.rounds() == []
-    assert len(home.accountant()) == 0
+    for word in ("INSERT INTO rounds", "INSERT INTO models", "DELETE FROM models"):
+        monkeypatch.setattr(home, "_db", Broken(home._db, word))
+        with pytest.raises(sqlite3.OperationalError):
+            close_round(home, 1, body)
+        monkeypatch.undo()
+        assert home.rounds() == []
+        assert len(home.accountant()) == 0
     assert close_round(home, 1, body)["round"] == 1
+
+
+CHANGES = {
+    "users": "UPDATE rounds SET users = users + 1 WHERE round = 1",
+    "entry": "UPDATE rounds SET entry = REPLACE(entry, '\"users\": 4', '\"users\": 5')",
+    "answer": "UPDATE rounds SET answer = REPLACE(answer, 'identical', 'any')",
+    "missing": "DELETE FROM rounds WHERE round = 1",
+    "last": "DELETE FROM rounds WHERE round = 2",
+    "model": "UPDATE models SET vector = RANDOMBLOB(96) WHERE round = 3",
+    "settings": "UPDATE settings SET settings = REPLACE(settings, '50.0', '51.0')",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_changed_digit_is_an_error_at_the_next_start_and_in_the_next_round(home, change):
+    for number in (1, 2):
+        close_round(home, number, batch(home, number, vectors(1, 2, 3, 4)))
+    db = sqlite3.connect(home.folder / "analyst.db")
+    db.execute(CHANGES[change])
+    assert db.total_changes > 0
+    db.commit()
+    db.close()
+    if change != "settings":
+        with pytest.raises(DamagedError, match=r"analyst\.db is damaged"):
+            close_round(home, 3, batch(home, 3, vectors(1, 2, 3, 4)))
+    home.close()
+    with pytest.raises(DamagedError, match=r"analyst\.db is damaged"):
+        Analyst(home.folder, reading=True)
+    with pytest.raises(DamagedError, match="restore"):
+        Analyst(home.folder)
+
+
+DAMAGE = {
+    "truncated database": ("analyst.db", 5_000, "analyst.db is damaged"),
+    "no database": ("analyst.db", 40, "analyst.db is damaged"),
+    "sign.key": ("sign.key", 30, "sign.key is damaged: restore it from a backup"),
+    "password": ("password", 0, "password is missing or empty: write a new secret"),
+    "roster": ("rosters/0001.roster", 700, "0001.roster is damaged"),
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damaged_files_are_named_with_what_to_do(home, kind):
+    close_round(home, 1, batch(home, 1, vectors(1, 2, 3)))
+    home._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    home.close()
+    name, left, words = DAMAGE[kind]
+    path = home.folder / name
+    path.write_bytes(path.read_bytes()[:left])
+    with pytest.raises(ValueError, match=words):
+        Analyst(home.folder)
+    result = CliRunner().invoke(command, ["analyst", "status", str(home.folder)])
+    assert result.exit_code == 2
+    assert "Traceback" not in result.output
+
+
+def test_a_flipped_bit_in_a_roster_is_noticed(home):
+    home.close()
+    path = home.folder / "rosters" / "0001.roster"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DamagedError, match="ask the registrar again"):
+        Analyst(home.folder)
+
+
+def test_keys_change_with_the_epoch_and_old_ones_are_gone(home):
+    names = [f"{i:05d}.key" for i in (1, 2, 3)]
+    assert sorted(p.name for p in (home.folder / "keys").glob("*.key")) == names
+    old = home.key(1)
+    kept = sealed_by(home, 0, 1, np.ones(12))
+    for number in range(1, 5):
+        close_round(home, number, batch(home, number, vectors(1, 2, 3)))
+    assert sorted(p.name for p in (home.folder / "keys").glob("*.key")) == names[1:]
+    with pytest.raises(ValueError, match="is missing"):
+        home.key(1)
+    with pytest.raises(RefusedError, match="seal"):
+        unseal(kept, task=TASK, number=1, key=home.key(5))
+    # A report to the old key does not open in the new epoch.
+    body = batch(home, 5, vectors(1, 2, 3), bad=[sealed_by(home, 9, 5, np.ones(12), key=old)])
+    assert close_round(home, 5, body)["users"] == 3
+    assert len({keys.public_text(k) for k in home.public_keys()}) == 3
+    node = home.node()
+    assert [keys.public_text(node.key(n)) for n in (5, 12)] == [keys.public_text(home.public_keys()[i]) for i in (1, 2)]
+
+
+def test_nobody_is_enrolled_by_changing_the_database_alone(home, tmp_path):
+    roster, _ = tokens.enrol(tmp_path / "sybils", task=TASK, nodes=9, first=1, last=12)
+    (home.folder / "rosters" / "0002.roster").write_bytes(roster.read_bytes())
+    digest = hashlib.sha256(roster.read_bytes()).digest()
+    home._db.execute("INSERT INTO rosters VALUES ('0002.roster', ?, 2)", (digest,))
+    home.close()
+    with pytest.raises(DamagedError, match=r"0002\.roster is damaged"):
+        Analyst(home.folder)
+
+
+def test_a_crash_before_a_key_is_forgotten_is_made_good(home, monkeypatch):
+    monkeypatch.setattr(Analyst, "_forget_keys", lambda self: None)
+    for number in range(1, 5):
+        close_round(home, number, batch(home, number, vectors(1, 2, 3)))
+    assert (home.folder / "keys" / "00001.key").exists()
+    home.close()
+    monkeypatch.undo()
+    Analyst(home.folder).close()
+    assert not (home.folder / "keys" / "00001.key").exists()
+
+
+def test_the_last_models_are_kept_and_there_is_a_way_back(tmp_path):
+    home = settle(tmp_path / "a", setup(keep=3), model=np.full(12, 5.0))
+    models = [home.present()[1]]
+    for number in range(1, 5):
+        close_round(home, number, batch(home, number, vectors(number, number, number)))
+        models.append(home.present()[1])
+    with pytest.raises(ValueError, match=r"whose model is kept \(2, 3, 4\), got 1"):
+        home.restore(1)
+    home.restore(2)
+    number, vector = home.present()
+    assert number == 5
+    np.testing.assert_array_equal(vector, models[2])
+    assert len(home.accountant()) == 4  # what is spent is spent
+    home.close()
+    again = Analyst(home.folder)
+    np.testing.assert_array_equal(again.present()[1], models[2])
+    again.secrets = home.secrets
+    close_round(again, 5, batch(again, 5, vectors(0, 0, 0)))
+    np.testing.assert_array_equal(again.present()[1], models[2])
+    again.close()
+
+
+def test_the_first_model_can_be_gone_back_to_and_built_on(tmp_path):
+    home = settle(tmp_path / "a", setup(keep=2))
+    close_round(home, 1, batch(home, 1, vectors(1, 1, 1)))
+    home.restore(0)
+    for number in (2, 3):
+        close_round(home, number, batch(home, number, vectors(0, 0, 0)))
+        assert not home.present()[1].any()
+    home.close()
+    Analyst(home.folder).close()
 
 
 @pytest.mark.parametrize("size", [0, 1, 113 * 2, 113 * 3 - 1, 113 * 3 + 1])
@@ -573,7 +1084,7 @@ def test_batches_of_another_size_are_refused_before_anything_is_opened(home, siz
 
 
 def test_a_batch_of_nothing_but_rubbish_is_refused(home):
-    with pytest.raises(BatchError, match="a report that can be opened"):
+    with pytest.raises(BatchError, match="at least 3 users, got 0"):
         close_round(home, 1, os.urandom(113 * 5))
     assert home.open_round() == 1
 
@@ -581,7 +1092,7 @@ def test_a_batch_of_nothing_but_rubbish_is_refused(home):
 def test_no_round_is_opened_that_could_exceed_the_budget(tmp_path):
     m = ShuffledCheckIn(users=3, rate=0.5, sigma=2.0)  # any crowd: the default
     allowed = float(m.epsilon(delta=1e-5, rounds=2)) * 1.0001
-    home = Analyst.create(tmp_path / "a", setup(budget=Budget(epsilon=allowed, delta=1e-5)))
+    home = settle(tmp_path / "a", setup(task(epsilon=allowed, crowd="any")))
     for number in (1, 2):
         body = batch(home, number, vectors(1, 2, 3))
         assert close_round(home, number, body)["crowd"] == "any"
@@ -590,11 +1101,57 @@ def test_no_round_is_opened_that_could_exceed_the_budget(tmp_path):
     with pytest.raises(ExhaustedError):
         home.receive(3)
     assert close_round(home, 2, body)["round"] == 2  # what is closed is still answered
+    home.close()
     again = Analyst(home.folder)
     with pytest.raises(ExhaustedError):
         again.open_round()
     again.close()
+
+
+def test_the_budget_holds_when_a_round_closes_as_well(home, monkeypatch):
+    """Also if the check at the opening were passed: the number of users that came decides."""
+    object.__setattr__(home.settings.task, "epsilon", 0.01)
+    monkeypatch.setattr(home, "_exceeds", (1, False))
+    with pytest.raises(ExhaustedError, match="would exceed the budget"):
+        home._commit(1, b"", np.zeros(12), 3, 3, {})
+    assert home.rounds() == []
+
+
+def test_rounds_end_with_the_keys_and_wait_for_a_roster(tmp_path):
+    home = Analyst.create(tmp_path / "a", setup(rounds=3, epoch=2))
+    with pytest.raises(ExhaustedError, match="round 1 has no roster"):
+        home.open_round()
+    given = []
+    for first, last in ((1, 1), (2, 3)):
+        roster, new = tokens.enrol(tmp_path / "r", task=TASK, nodes=4, first=first, last=last)
+        home.admit(roster)
+        given += new
+    home.secrets = [tokens.read_secret(p) for p in given]
+    for number in (1, 2, 3):
+        close_round(home, number, batch(home, number, vectors(1, 2, 3)))
+    with pytest.raises(ExhaustedError, match="round must be at most 3"):
+        home.open_round()
     home.close()
+
+
+def test_rosters_of_other_terms_or_past_rounds_are_refused(home, tmp_path):
+    other, _ = tokens.enrol(tmp_path / "other", task=task(epsilon=1.0), nodes=9, first=1, last=2)
+    with pytest.raises(ValueError, match="must be a roster of this task and its terms"):
+        home.admit(other)
+    close_round(home, 1, batch(home, 1, vectors(1, 2, 3)))
+    late, given = tokens.enrol(tmp_path / "late", task=TASK, nodes=9, first=1, last=2)
+    with pytest.raises(ValueError, match="must begin at round 2 or later, got 1"):
+        home.admit(late)
+    with pytest.raises(ValueError, match="this is something else"):
+        home.admit(given[0])
+    newer, given = tokens.enrol(tmp_path / "newer", task=TASK, nodes=9, first=2, last=2)
+    home.admit(newer)  # counts instead of the first one, in its own round
+    with pytest.raises(BatchError, match="got 0"):
+        close_round(home, 2, batch(home, 2, vectors(1, 2, 3)))
+    old, home.secrets = home.secrets, [tokens.read_secret(p) for p in given]
+    close_round(home, 2, batch(home, 2, vectors(1, 2, 3)))
+    home.secrets = old
+    close_round(home, 3, batch(home, 3, vectors(1, 2, 3)))
 
 
 def test_an_analyst_is_not_made_twice_and_needs_a_fitting_model(tmp_path):
@@ -605,15 +1162,17 @@ def test_an_analyst_is_not_made_twice_and_needs_a_fitting_model(tmp_path):
         Analyst.create(tmp_path / "b", setup(), model=np.ones(3))
     with pytest.raises(ValueError, match="made by 'shoal analyst init'"):
         Analyst(tmp_path / "nowhere")
-    assert [oct(os.stat(tmp_path / "a" / f).st_mode)[-3:] for f in ("analyst.key", "token")] == ["600", "600"]
+    secret = ("sign.key", "password", "keys/00001.key", "keys/00003.key")
+    assert {oct(os.stat(tmp_path / "a" / f).st_mode)[-3:] for f in secret} == {"600"}
 
 
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"minimum": 1}, "minimum must be at least 2, got 1"),
-        ({"minimum": 5, "maximum": 4}, "maximum must be at least 5, got 4"),
+        ({"maximum": 2}, "maximum must be at least 3, got 2"),
         ({"step": 0.0}, "step must be positive"),
+        ({"rounds": 0}, "rounds must be at least 1, got 0"),
+        ({"keep": 0}, "keep must be at least 1, got 0"),
     ],
 )
 def test_bad_settings_are_refused(fields, words):
@@ -626,7 +1185,7 @@ def test_bad_settings_are_refused(fields, words):
 
 @pytest.fixture
 def web(home):
-    with TestClient(make_app(home), headers={"Authorization": f"Bearer {home.token}"}) as client:
+    with TestClient(make_app(home), headers={"Authorization": f"Bearer {home.password}"}) as client:
         yield client
 
 
@@ -634,7 +1193,10 @@ OCTETS = {"Content-Type": "application/octet-stream"}
 
 
 def test_the_service_closes_a_round(web, home):
-    assert web.post("/v1/rounds").json() == {"round": 1, "length": 113, "dimension": 12, "minimum": 3}
+    asked = web.post("/v1/rounds").json()
+    signature = base64.b64decode(asked.pop("opening"))
+    assert asked == {"round": 1, "length": 113, "dimension": 12, "minimum": 3}
+    home.signer.public_key().verify(signature, opening(TASK, 1, np.zeros(12)))
     assert web.get("/v1/rounds/1/model").content == bytes(48)
     body = batch(home, 1, vectors(1, 2, 3))
     first = web.put("/v1/rounds/1/reports", content=body, headers=OCTETS)
@@ -675,13 +1237,22 @@ def test_refusals_are_clear(web, path, content, status):
 
 
 def test_a_batch_that_is_too_large_is_refused_with_and_without_its_length(tmp_path):
-    home = Analyst.create(tmp_path / "small", setup(maximum=4))
-    web = TestClient(make_app(home), headers={"Authorization": f"Bearer {home.token}", **OCTETS})
+    home = settle(tmp_path / "small", setup(maximum=4))
+    web = TestClient(make_app(home), headers={"Authorization": f"Bearer {home.password}", **OCTETS})
     body = batch(home, 1, vectors(1, 2, 3, 4, 5))
     assert web.put("/v1/rounds/1/reports", content=body).status_code == 413
     assert web.put("/v1/rounds/1/reports", content=iter([body[:300], body[300:]])).status_code == 413
     assert web.put("/v1/rounds/1/reports", content=body[: 113 * 4]).status_code == 200
     home.close()
+
+
+def test_strangers_are_answered_a_few_at_a_time_and_the_shuffler_always(home):
+    app = make_app(home)
+    stranger, known = TestClient(app), TestClient(app, headers={"Authorization": f"Bearer {home.password}"})
+    seen = collections.Counter(stranger.get("/v1/health").status_code for _ in range(300))
+    assert seen[429] > 100
+    assert seen[200] >= 50
+    assert {known.post("/v1/rounds").status_code for _ in range(100)} == {200}
 
 
 def test_one_batch_at_a_time(web, home):
@@ -693,8 +1264,8 @@ def test_one_batch_at_a_time(web, home):
 
 
 def test_an_exhausted_budget_is_a_refusal(tmp_path):
-    home = Analyst.create(tmp_path / "poor", setup(budget=Budget(epsilon=0.01, delta=1e-5)))
-    web = TestClient(make_app(home), headers={"Authorization": f"Bearer {home.token}", **OCTETS})
+    home = settle(tmp_path / "poor", setup(task(epsilon=0.01)))
+    web = TestClient(make_app(home), headers={"Authorization": f"Bearer {home.password}", **OCTETS})
     assert web.post("/v1/rounds").status_code == 403
     assert web.put("/v1/rounds/1/reports", content=batch(home, 1, vectors(1, 2, 3))).status_code == 403
     assert "could exceed the budget of epsilon = 0.01" in web.post("/v1/rounds").json()["detail"]
@@ -725,8 +1296,8 @@ class LocalAnalyst(AnalystClient):
     """The shuffler's client on a service in this process; the first `fail` requests do not get through."""
 
     def __init__(self, home, fail=0, patience=30.0):
-        super().__init__(url="https://analyst", token=home.token, patience=patience)
-        self._http = TestClient(make_app(home), headers={"Authorization": f"Bearer {home.token}"})
+        super().__init__(url="https://analyst", password=home.password, patience=patience)
+        self._http = TestClient(make_app(home), headers={"Authorization": f"Bearer {home.password}"})
         self.fail = fail
         self.bodies = []
 
@@ -740,7 +1311,7 @@ class LocalAnalyst(AnalystClient):
         return super()._ask(unreliable, allowed)
 
     def deliver(self, number, batch):
-        self.bodies.append(batch.read_bytes())
+        self.bodies.append(batch.read_bytes()[: -files.SUM_BYTES])
         return super().deliver(number, batch)
 
 
@@ -790,9 +1361,7 @@ TEMPLATE = ArrayRecord({"w": Array(np.zeros((3, 4), np.float32))})
 
 
 def federation(tmp_path, home, nodes, **kwargs):
-    return Federation(
-        [Desk(tmp_path, home.key, state=tmp_path / f"s{i}", noise="simulation") for i in range(nodes)], **kwargs
-    )
+    return Federation([Desk(tmp_path, home=home, member=i, state=tmp_path / f"s{i}") for i in range(nodes)], **kwargs)
 
 
 def shuffler(tmp_path, analyst, **kwargs):
@@ -820,7 +1389,7 @@ def test_dropouts_and_errors_reduce_the_users(tmp_path, home):
 def test_too_small_a_batch_is_not_passed_on(tmp_path, home):
     analyst = LocalAnalyst(home)
     strategy = shuffler(tmp_path, analyst, timeout=0.1, attempts=2)
-    with pytest.raises(AnalystError, match="round 1 stayed below it 2 times"):
+    with pytest.raises(AnalystError, match="round 1 could not be closed in 2 attempts: minimum is 3 reports"):
         strategy.start(federation(tmp_path, home, 4, silent=(0, 1)), TEMPLATE, num_rounds=1)
     assert analyst.bodies == []
     assert home.rounds() == []
@@ -872,7 +1441,7 @@ def test_a_shuffler_that_died_delivers_the_same_batch(tmp_path, home):
         first.start(nodes, TEMPLATE, num_rounds=1)
     first.journal.close()
     (left,) = (tmp_path / "journal").glob("*.batch")
-    content = left.read_bytes()
+    content = left.read_bytes()[: -files.SUM_BYTES]
     # All that the shuffler has stored: the sealed reports of a round, in another order.
     assert {p.name for p in (tmp_path / "journal").iterdir()} == {"lock", "round-0000000001.batch"}
     sealed = [r.content["report"]["sealed"] for r in nodes.received]
@@ -896,7 +1465,7 @@ def test_a_shuffler_that_dies_while_collecting_asks_again_and_gets_the_same(tmp_
                 raise KeyboardInterrupt
             yield reply
 
-    strategy._length = TASK.length
+    strategy._length, strategy._opening = TASK.length, home.signature()[1]
     arrays = ArrayRecord({"w": Array(np.zeros((3, 4), np.float32))})
     replies = strategy._replies(nodes, strategy.configure_train(1, arrays, ConfigRecord(), nodes))
     with pytest.raises(KeyboardInterrupt):
@@ -916,7 +1485,7 @@ def test_the_order_is_a_uniform_permutation(tmp_path):
     seen = collections.Counter()
     for number in range(1, 1201):
         path = journal.collect(number, [b"a", b"b", b"c"], length=1, minimum=2)
-        seen[path.read_bytes()] += 1
+        seen[path.read_bytes()[:3]] += 1
         journal.done(number)
     assert len(seen) == 6
     assert stats.chisquare(list(seen.values())).pvalue > 1e-4
@@ -936,13 +1505,88 @@ def test_a_journal_has_one_owner_and_forgets_arrivals(tmp_path):
 def test_replies_of_another_length_are_dropped(tmp_path):
     journal = Journal(tmp_path / "journal")
     path = journal.collect(1, [b"abc", b"ab", b"abcd", b"xyz"], length=3, minimum=2)
-    assert sorted([path.read_bytes()[:3], path.read_bytes()[3:]]) == [b"abc", b"xyz"]
+    assert sorted([path.read_bytes()[:3], path.read_bytes()[3:6]]) == [b"abc", b"xyz"]
     journal.close()
+
+
+def test_blobs_of_the_right_length_do_not_close_a_round(tmp_path, home):
+    """Batches that the analyst refuses are collected again, and given up after some attempts; nothing is left over."""
+    nodes = federation(tmp_path, home, 3)
+    real = nodes.pull_messages
+
+    def pull(ids):
+        found = real(ids)
+        for reply in found[1:]:
+            reply.content["report"]["sealed"] = os.urandom(TASK.length)
+        return found
+
+    nodes.pull_messages = pull
+    strategy = shuffler(tmp_path, LocalAnalyst(home), attempts=2)
+    with pytest.raises(AnalystError, match=r"round 1 could not be closed in 2 attempts: .* at least 3 users, got 1"):
+        strategy.start(nodes, TEMPLATE, num_rounds=1)
+    assert home.rounds() == []
+    assert [p.name for p in (tmp_path / "journal").iterdir()] == ["lock"]
+    nodes.pull_messages = real  # the same nodes, honest now, and the same round
+    strategy.start(nodes, TEMPLATE, num_rounds=1)
+    assert [r["users"] for r in home.rounds()] == [3]
+    strategy.journal.close()
+
+
+@pytest.mark.parametrize("cut", [0, 40, 200])
+def test_a_damaged_journal_is_set_aside_and_the_nodes_are_asked_again(tmp_path, home, cut, caplog):
+    nodes = federation(tmp_path, home, 4)
+    gone = LocalAnalyst(home, patience=0.1)
+    first = shuffler(tmp_path, gone)
+    gone.deliver = lambda *a: (_ for _ in ()).throw(AnalystError("dead"))
+    with pytest.raises(AnalystError, match="dead"):
+        first.start(nodes, TEMPLATE, num_rounds=1)
+    first.journal.close()
+    (left,) = (tmp_path / "journal").glob("*.batch")
+    left.write_bytes(left.read_bytes()[:cut])
+    second = shuffler(tmp_path, LocalAnalyst(home))
+    second.start(nodes, TEMPLATE, num_rounds=1)
+    assert [r["users"] for r in home.rounds()] == [4]
+    assert "is damaged: it is set aside" in caplog.text
+    assert [p.name for p in (tmp_path / "journal").glob("round-*")] == ["round-0000000001.damaged"]
+    second.journal.close()
+
+
+def test_slow_nodes_do_not_hold_a_round(tmp_path, home, caplog):
+    strategy = shuffler(tmp_path, LocalAnalyst(home), timeout=600.0, enough=0.8, grace=0.1)
+    start = time.monotonic()
+    strategy.start(federation(tmp_path, home, 10, silent=(3, 7)), TEMPLATE, num_rounds=1)
+    assert time.monotonic() - start < 60.0
+    assert [r["users"] for r in home.rounds()] == [8]
+    assert "2 nodes did not answer in time" in caplog.text
+    strategy.journal.close()
+
+
+def test_the_log_says_why_nodes_did_not_report_in_words_of_its_own(tmp_path, home, caplog):
+    nodes = federation(tmp_path, home, 6, broken=(0,))
+    for place in (1, 2):
+        list(nodes.desks.values())[place].node.memory(None).unlink()
+    strategy = shuffler(tmp_path, LocalAnalyst(home))
+    strategy.start(nodes, TEMPLATE, num_rounds=1)
+    assert "2 nodes did not report: the node has no valid state" in caplog.text
+    assert "1 nodes did not report: Flower's error code 3" in caplog.text
+    assert "gone" not in caplog.text
+    strategy.journal.close()
+
+
+def test_half_precision_is_refused_because_the_signature_would_not_hold(tmp_path, home):
+    strategy = shuffler(tmp_path, LocalAnalyst(home))
+    nodes, half = federation(tmp_path, home, 3), ArrayRecord({"w": Array(np.zeros((3, 4), np.float16))})
+    with pytest.raises(ValueError, match="initial_arrays must be of type float32 or float64, got float16"):
+        strategy.start(nodes, half, num_rounds=1)
+    double = ArrayRecord({"w": Array(np.zeros((3, 4)))})
+    strategy.start(nodes, double, num_rounds=1)
+    assert len(home.rounds()) == 1
+    strategy.journal.close()
 
 
 def test_plain_http_is_refused():
     with pytest.raises(ValueError, match="url must start with https://"):
-        AnalystClient(url="http://127.0.0.1", token="x")
+        AnalystClient(url="http://127.0.0.1", password="x")
 
 
 def test_files_are_whole_or_old(tmp_path):
@@ -990,13 +1634,14 @@ def test_the_shuffler_sees_nothing_that_opens_or_tells_who_checked_in(tmp_path, 
             sealed = reply.content["report"]["sealed"]
             # All there is in a reply, beside what Flower writes about every message.
             assert sorted(everything(reply.content)) == sorted([b"report", b"sealed", sealed])
-            for other in (X25519PrivateKey.generate(), home.key):
+            right = home.key(number)
+            for other in (X25519PrivateKey.generate(), right):
                 for wrong in (number, 3 - number):
-                    if other is home.key and wrong == number:
+                    if other is right and wrong == number:
                         continue
                     with pytest.raises(RefusedError):
                         unseal(sealed, task=TASK, number=wrong, key=other)
-            by_coin[unseal(sealed, task=TASK, number=number, key=home.key)[1] is not None].append(reply)
+            by_coin[unseal(sealed, task=TASK, number=number, key=home.key(number))[1] is not None].append(reply)
     assert min(map(len, by_coin.values())) > 10
     for coin in by_coin.values():
         assert {len(r.content["report"]["sealed"]) for r in coin} == {TASK.length}
@@ -1025,7 +1670,7 @@ def test_the_analyst_sees_and_stores_no_name_no_time_no_order(tmp_path, home):
         sent = arrived[30 * (number - 1) : 30 * number]
         assert got != sent
         assert sorted(got) == sorted(sent)
-        inside = [SUITE.decrypt(s, home.key, info=TASK.info(number)) for s in got]
+        inside = [SUITE.decrypt(s, home.key(number), info=TASK.info(number)) for s in got]
         assert len({i[1:17] for i in inside}) == 30
         assert all(len(i) == 1 + 16 + 4 * 12 for i in inside)
     # Requests: a method, a path and headers that say nothing about nodes or times.
@@ -1044,16 +1689,17 @@ def test_the_analyst_sees_and_stores_no_name_no_time_no_order(tmp_path, home):
     }
     assert columns == {
         "settings": ["version", "settings"],
-        "model": ["round", "vector"],
-        "rounds": ["round", "batch", "users", "reports", "refused", "entry", "answer"],
+        "models": ["round", "vector"],
+        "rounds": ["round", "batch", "users", "reports", "refused", "entry", "answer", "model", "chain"],
+        "rosters": ["name", "digest", "place"],
     }
     for _, digest, *_ in db.execute("SELECT * FROM rounds"):
         assert digest in {hashlib.sha256(b).digest() for b in analyst.bodies}
     db.close()
-    stored = b"".join(p.read_bytes() for p in home.folder.iterdir())
+    stored = b"".join(p.read_bytes() for p in home.folder.rglob("*") if p.is_file())
     for number, body in enumerate(analyst.bodies, 1):
         for i in range(0, len(body), length):
-            inside = SUITE.decrypt(body[i : i + length], home.key, info=TASK.info(number))
+            inside = SUITE.decrypt(body[i : i + length], home.key(number), info=TASK.info(number))
             assert inside[1:17] not in stored
             assert body[i : i + 32] not in stored
     for node in nodes.desks:
@@ -1062,8 +1708,11 @@ def test_the_analyst_sees_and_stores_no_name_no_time_no_order(tmp_path, home):
         "analyst.db",
         "analyst.db-wal",
         "analyst.db-shm",
-        "analyst.key",
-        "token",
+        "keys",
+        "lock",
+        "password",
+        "rosters",
+        "sign.key",
     }
 
 
@@ -1122,29 +1771,48 @@ def test_flowers_local_dp_noise_is_what_the_page_says(clip):
 INIT = "--task t --dimension 12 --clip 1 --sigma 2 --rate 0.5 --minimum 3 --epsilon 8 --delta 1e-5"
 
 
-def test_the_command_sets_up_shows_and_exports(tmp_path):
-    run = CliRunner().invoke
-    folder = tmp_path / "a"
-    made = run(command, ["analyst", "init", str(folder), *INIT.split()])
-    assert made.exit_code == 0, made.output
-    node = Node.read(folder / "node.toml")
+def invoke(*words):
+    result = CliRunner().invoke(command, [str(w) for w in words])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_commands_set_up_enrol_join_show_and_export(tmp_path):
+    """Analyst, registrar, node and analyst again: what each of them types, in order."""
+    folder, registrar, mine = tmp_path / "a", tmp_path / "r", tmp_path / "mine"
+    made = invoke("analyst", "init", folder, *INIT.split())
+    assert "Rounds: 23 at most" in made  # and not a thousand
+    enrolled = invoke("flower", "enrol", registrar, "--node", folder / "node.toml", "--nodes", 5)
+    assert "5 new secrets" in enrolled
+    (roster,) = registrar.glob("*.roster")
+    assert "5 nodes may report in rounds 1 to 23" in invoke("analyst", "admit", folder, roster)
+    mine.mkdir()
+    (mine / "node.toml").write_bytes((folder / "node.toml").read_bytes())
+    (mine / "node.secret").write_bytes((registrar / "secrets" / "000001.secret").read_bytes())
+    joined = invoke("flower", "join", mine / "node.toml")
+    assert "rounds 1 to 23" in joined
+    assert "epsilon <= 8 at delta = 1e-05 (any crowd" in joined
+    node = Node.read(mine / "node.toml")
     home = Analyst(folder)
-    assert keys.public_text(node.key) == home.public_key
-    assert home.public_key in made.output
+    assert keys.public_text(home.signer.public_key()) in made
+    assert keys.public_text(node.signer) in made
     assert node.task == home.settings.task
+    home.secrets = [tokens.read_secret(p) for p in sorted((registrar / "secrets").glob("*"))]
     close_round(home, 1, batch(home, 1, vectors(1, 2, 3)))
     home.close()
-    shown = run(command, ["analyst", "status", str(folder), "--json"])
-    data = json.loads(shown.output)
+    data = json.loads(invoke("analyst", "status", folder, "--json"))
     assert data["next_round"] == 2
     assert data["epsilon"]["any"]["upper"] >= data["epsilon"]["identical"]["upper"]
     assert data["epsilon"]["any"] == data["rounds"][0]["answer"]["epsilon"]
-    table = run(command, ["analyst", "status", str(folder)])
-    assert "identical crowd" in table.output
-    assert "any crowd" in table.output
+    table = invoke("analyst", "status", folder)
+    assert "identical crowd" in table
+    assert "any crowd" in table
     out = tmp_path / "m.npy"
-    assert run(command, ["analyst", "model", str(folder), "--out", str(out)]).exit_code == 0
+    invoke("analyst", "model", folder, "--out", out)
     np.testing.assert_allclose(np.load(out), np.full(12, 4.0))
+    assert "Round 2 starts from the model as it was after round 0" in invoke("analyst", "restore", folder, "--after", 0)
+    invoke("analyst", "model", folder, "--out", out)
+    np.testing.assert_allclose(np.load(out), np.zeros(12))
 
 
 def test_a_missing_package_is_one_sentence(monkeypatch):
@@ -1156,12 +1824,45 @@ def test_a_missing_package_is_one_sentence(monkeypatch):
     assert "pip install 'shoal[flower]'" in result.output
 
 
+def test_a_new_app_is_complete_and_learns(tmp_path, monkeypatch):
+    invoke("flower", "new", tmp_path / "my-app")
+    assert sum(a.size for a in template.starting_arrays(tmp_path / "my-app").values()) == 15
+    monkeypatch.syspath_prepend(str(tmp_path / "my-app"))
+    model = importlib.import_module("my_app.model")
+    trained = model.train(model.starting_arrays(), model.load(0, 1))
+    assert model.evaluate(trained)["accuracy"] > 0.9 > model.evaluate(model.starting_arrays())["accuracy"]
+    for name in ("client", "server"):
+        assert importlib.import_module(f"my_app.{name}").app
+    for bad, words in (("My App", "must be 1 to 40 lower-case"), ("my-app", "must be a new or empty folder")):
+        with pytest.raises(ValueError, match=words):
+            template.write(tmp_path / bad)
+    (tmp_path / "my-app" / "pyproject.toml").write_text("")
+    with pytest.raises(ValueError, match="must name the function that gives the starting arrays"):
+        template.starting_arrays(tmp_path / "my-app")
+
+
+def test_the_proxy_names_what_it_lets_through(tmp_path):
+    keys.make_certificates(tmp_path / "tls")
+    files = {"certificate": tmp_path / "tls" / "server.pem", "key": tmp_path / "tls" / "server.key"}
+    path = link.write(tmp_path / "p", port=8000, superlink=9000, authority=tmp_path / "tls" / "ca.pem", **files)
+    text = path.read_text()
+    assert set(re.findall(r"location (\S+ ?\S*) {", text)) == {"/", *(f"= /v1/fleet/{w}" for w in link.FLEET)}
+    assert not {"register-node", "unregister-node"} & set(link.FLEET)
+    with pytest.raises(ValueError, match="authority must be a file in PEM format"):
+        link.write(tmp_path / "p", port=8000, superlink=9000, authority=tmp_path / "none.pem", **files)
+    (tmp_path / "a b").mkdir()
+    with pytest.raises(ValueError, match="without spaces"):
+        link.write(tmp_path / "a b", port=8000, superlink=9000, authority=tmp_path / "tls" / "ca.pem", **files)
+
+
 def test_a_folder_keeps_its_settings(tmp_path):
     machine = Machine(folder=tmp_path / "m", rounds=1)
-    machine.set_up(setup())
-    machine.set_up(setup())
+    machine.set_up(setup(), nodes=5)
+    machine.set_up(setup(), nodes=4)
     with pytest.raises(ValueError, match="its analyst has other settings"):
-        machine.set_up(setup(minimum=4))
+        machine.set_up(setup(step=2.0), nodes=5)
+    with pytest.raises(ValueError, match="nodes must be at most 5, who are enrolled, got 6"):
+        machine.set_up(setup(), nodes=6)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """The shuffle protocol on Flower: sealed reports, a federation that shuffles, an analyst that accounts.
 
-Three parties, each of which sees as little as its work allows:
+Four parties, each of which sees as little as its work allows:
 
+- the **registrar** (`shoal flower enrol`) gives every node a secret and the analyst a roster, once, so that
+  users can be counted who cannot be named;
 - a **node** clips its update, adds its own Gaussian noise and seals the report to the analyst's key,
   or seals a dummy if its coin says so (`sealed_reports`, a Flower mod; `Node`, its own settings);
 - the **shuffler** is the Flower federation: whoever runs the SuperLink and the ServerApp (`Shuffler`,
@@ -9,7 +11,7 @@ Three parties, each of which sees as little as its work allows:
 - the **analyst** (`shoal analyst`) holds the key, sees reports without names, times or order, adds
   them up, and keeps the ledger of what that has cost.
 
-`Task` is what all of them agree on beforehand; every report is bound to it. What each party must be
+`Task` is what all of them agree on beforehand; every report is bound to its terms. What each party must be
 trusted with is written in `docs/explanation/trust.md`.
 """
 
@@ -21,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from shoal.integrations.flower.analyst import Analyst as Analyst
-    from shoal.integrations.flower.analyst import Budget as Budget
+    from shoal.integrations.flower.analyst import Settings as Settings
     from shoal.integrations.flower.budget import BudgetAccountant as BudgetAccountant
-    from shoal.integrations.flower.client import Node as Node
     from shoal.integrations.flower.client import sealed_reports as sealed_reports
+    from shoal.integrations.flower.node import Node as Node
     from shoal.integrations.flower.report import Task as Task
     from shoal.integrations.flower.shuffler import Shuffler as Shuffler
 
@@ -38,9 +40,9 @@ for _name in ("flwr", "cryptography", "fastapi", "uvicorn", "httpx", "opendp"):
 
 _HOME = {
     "Analyst": "analyst",
-    "Budget": "analyst",
     "BudgetAccountant": "budget",
-    "Node": "client",
+    "Node": "node",
+    "Settings": "analyst",
     "Shuffler": "shuffler",
     "Task": "report",
     "sealed_reports": "client",

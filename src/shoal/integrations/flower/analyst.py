@@ -1,26 +1,33 @@
-"""The analyst: opens, adds up, applies, accounts. Its whole state is one folder.
+"""The analyst: opens, adds up, applies, accounts. Its whole state is one folder, which one process may change.
 
-`analyst.db` (SQLite, write-ahead log) holds the settings, the model and one line for each closed round;
-`analyst.key` the private key; `token` the secret by which the shuffler is known. A round, its new model and
-its ledger entry are committed in one transaction: after a crash either all of it has happened or none.
+`analyst.db` (SQLite, write-ahead log) holds the settings, the last models and one line for each closed round;
+`keys/` a private key for each epoch of rounds; `sign.key` the key by which rounds are opened; `password` the
+secret by which the shuffler is known; `rosters/` the marks of those who are enrolled.
 
-**What is counted.** A round's number of users is the number of reports that opened, were of this round and
-task, and were not seen before; dummies count, since their senders tossed the coin as well. Nodes that
-dropped out, and reports that were refused, do not count, and by the monotonicity theorem (fewer users are
-never more private) the entry with the smaller number is the honest one. By the same theorem the ledger rounds
-the number down by up to 3% (`counted`): rounds with nearly the same number of users are then one mechanism,
-and epsilon takes seconds whatever the number of rounds. Dropping out must not depend on a node's data.
+**What is counted.** A round's number of users is the number of *distinct valid tokens* (`tokens`) in reports
+that opened, were of this round and these terms, and were plausible; dummies count, since their senders tossed
+the coin as well. Whatever else is in a batch does not count, and a batch with fewer users than the smallest
+crowd is refused: it publishes nothing, changes nothing and opens nothing. By the monotonicity theorem (fewer
+users are never more private) the entry with the smaller number is the honest one; the ledger also rounds the
+number down by up to 3% (`counted`): rounds with nearly the same number of users are then one mechanism, and
+epsilon takes seconds whatever the number of rounds. Dropping out must not depend on a node's data.
 
 **What is added.** model + step * sum(reports) / (rate * users): the expected number of reports, so that
 neither the model nor its scale tells how many checked in.
 
-**What is stored.** Counts, the sum (as the model), and a hash of each batch by which a repetition is known.
-No report, no report id, no time, no address.
+**What is stored.** Counts, the last few models, and a hash of each batch by which a repetition is known.
+No report, no token, no time, no address. A round, its new model and its ledger entry are committed in one
+transaction, in which the ledger is read again and checked: its lines form a chain of keyed hashes, so that a
+changed digit is an error at the next start. After a crash either all of a round has happened or none.
+
+**What is forgotten.** The private key of an epoch is removed when the epoch's last round has closed: sealed
+reports that somebody kept cannot be opened afterwards, not even by the analyst.
 """
 
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import secrets
 import sqlite3
@@ -29,30 +36,36 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import IO, Any
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from shoal import _validate
 from shoal._validate import FloatArray
 from shoal.accountant import Accountant
-from shoal.integrations.flower import keys
-from shoal.integrations.flower.budget import BudgetAccountant
-from shoal.integrations.flower.report import REASONS, RefusedError, Task, unseal
+from shoal.integrations.flower import files, keys, tokens
+from shoal.integrations.flower.node import Node
+from shoal.integrations.flower.report import CROWD_MAX, REASONS, ROUND_MAX, RefusedError, Task, opening, unseal
+from shoal.integrations.flower.tokens import Marks, Roster
 from shoal.mechanisms import Crowd, from_dict
 
-DATABASE, KEY, TOKEN = "analyst.db", "analyst.key", "token"
-VERSION = 1
-USERS_MAX = 10**7
-LEADING_BITS = 6
+DATABASE, SIGN, PASSWORD, KEYS, ROSTERS = "analyst.db", "sign.key", "password", "keys", "rosters"
+VERSION = 2
+EPOCHS_MAX = 10_000
 
 SCHEMA = (
     "CREATE TABLE settings (version INTEGER NOT NULL, settings TEXT NOT NULL)",
-    "CREATE TABLE model (round INTEGER NOT NULL, vector BLOB NOT NULL)",
+    "CREATE TABLE models (round INTEGER PRIMARY KEY, vector BLOB NOT NULL)",
     "CREATE TABLE rounds (round INTEGER PRIMARY KEY, batch BLOB NOT NULL, users INTEGER NOT NULL, "
-    "reports INTEGER NOT NULL, refused TEXT NOT NULL, entry TEXT NOT NULL, answer TEXT NOT NULL)",
+    "reports INTEGER NOT NULL, refused TEXT NOT NULL, entry TEXT NOT NULL, answer TEXT NOT NULL, "
+    "model BLOB NOT NULL, chain BLOB NOT NULL)",
+    "CREATE TABLE rosters (name TEXT PRIMARY KEY, digest BLOB NOT NULL, place INTEGER NOT NULL)",
 )
+LINE = ("round", "batch", "users", "reports", "refused", "entry", "answer", "model")
+"""Columns of a round that the chain covers."""
 
 
 class ConflictError(ValueError):
@@ -60,7 +73,7 @@ class ConflictError(ValueError):
 
 
 class ExhaustedError(ValueError):
-    """One more round could exceed the budget."""
+    """No further round can be opened: the budget, the keys or the roster does not allow it."""
 
 
 class BusyError(RuntimeError):
@@ -68,131 +81,226 @@ class BusyError(RuntimeError):
 
 
 class BatchError(ValueError):
-    """A batch that cannot be one of this task: wrong length or too few reports."""
+    """A batch that cannot close a round: wrong length, or a crowd that is too small."""
 
 
 class TooLargeError(ValueError):
     """A batch with more reports than the analyst was set up for."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Budget:
-    """How much the rounds may cost together: epsilon at delta, for a crowd."""
-
-    epsilon: float
-    delta: float
-    crowd: Crowd = "any"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", _validate.epsilon(self.epsilon))
-        object.__setattr__(self, "delta", _validate.delta(self.delta))
-        _validate.choice("crowd", self.crowd, get_args(Crowd))
+class DamagedError(ValueError):
+    """A file of the analyst's is not as it was written; the message says what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What an analyst is set up with; fixed for the life of its folder.
 
-    `minimum` and `maximum` bound the reports of a batch; `step` scales the mean update.
+    `rounds` is the number of rounds for which there are keys, `epoch` how many of them share one. `maximum`
+    bounds the reports of a batch, `step` scales the mean update, `keep` is the number of models that are kept.
     """
 
     task: Task
-    budget: Budget
-    minimum: int
+    rounds: int
+    epoch: int
     maximum: int = 1_000_000
     step: float = 1.0
+    keep: int = 5
 
     def __post_init__(self) -> None:
-        low = _validate.integer("minimum", self.minimum, minimum=2, maximum=USERS_MAX)
-        high = _validate.integer("maximum", self.maximum, minimum=low, maximum=USERS_MAX)
+        rounds = _validate.integer("rounds", self.rounds, minimum=1, maximum=ROUND_MAX)
+        epoch = _validate.integer("epoch", self.epoch, minimum=-(-rounds // EPOCHS_MAX), maximum=ROUND_MAX)
+        high = _validate.integer("maximum", self.maximum, minimum=self.task.minimum, maximum=CROWD_MAX)
+        keep = _validate.integer("keep", self.keep, minimum=1, maximum=10**6)
         step = _validate.real("step", self.step)
         if step <= 0:
             raise ValueError(f"step must be positive, got {step}")
-        for field, value in {"minimum": low, "maximum": high, "step": step}.items():
+        checked = {"rounds": rounds, "epoch": epoch, "maximum": high, "step": step, "keep": keep}
+        for field, value in checked.items():
             object.__setattr__(self, field, value)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Settings:
-        return cls(**{**data, "task": Task(**data["task"]), "budget": Budget(**data["budget"])})
+        return cls(**{**data, "task": Task(**data["task"])})
 
+    @property
+    def epochs(self) -> int:
+        return -(-self.rounds // self.epoch)
 
-def counted(users: int) -> int:
-    """The number of users that the ledger counts on: rounded down to its six leading binary digits.
-
-    >>> [counted(n) for n in (3, 63, 64, 65, 1_000, 1_023)]
-    [3, 63, 64, 64, 992, 1008]
-    """
-    spare = max(users.bit_length() - LEADING_BITS, 0)
-    return users >> spare << spare
+    def epoch_of(self, number: int) -> int:
+        return (number - 1) // self.epoch + 1
 
 
 class Analyst:
-    """One analyst on one folder. Methods may be called from several threads."""
+    """One analyst on one folder. Methods may be called from several threads.
 
-    def __init__(self, folder: str | Path) -> None:
+    With `reading` the folder is only looked at, also while another process serves it.
+    """
+
+    def __init__(self, folder: str | Path, *, reading: bool = False) -> None:
         self.folder = Path(folder)
         path = self.folder / DATABASE
         if not path.exists():
             raise ValueError(f"{self.folder} must be a folder made by 'shoal analyst init', there is no {DATABASE}")
-        self.key: X25519PrivateKey = keys.read_private(self.folder / KEY)
-        self.token = (self.folder / TOKEN).read_text().strip()
-        self._db = _connect(path)
+        self._owner: IO[str] | None = None if reading else files.lock(self.folder, whose="analyst")
         self._lock = threading.RLock()
         self._receiving = threading.Lock()
-        version, settings = self._db.execute("SELECT version, settings FROM settings").fetchone()
-        if version != VERSION:
-            raise ValueError(f"{path} must be of version {VERSION}, got {version}")
-        self.settings = Settings.from_dict(json.loads(settings))
-        self._ledger = BudgetAccountant(
-            target_delta=self.settings.budget.delta, max_epsilon=self.settings.budget.epsilon
-        )
-        self._exceeds: bool | None = None
-        """Whether one more round could exceed the budget, once it has been computed."""
-        for row in self.rounds():
-            self._ledger.compose(from_dict(row["entry"]))
+        self._marks: tuple[int, Marks] | None = None
+        """The round that was looked up last, and its marks."""
+        self._exceeds: tuple[int, bool] | None = None
+        """For which round it was computed whether it could exceed the budget, and the answer."""
+        try:
+            self.signer = keys.read_signing(self.folder / SIGN)
+            self.password = _password(self.folder / PASSWORD)
+            self._seal = _chain_key(self.signer)
+            self._db = _connect(path)
+            with _explained(path):
+                (fault,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
+                if fault != "ok":
+                    raise DamagedError(f"{path} is damaged ({fault}): restore it from a backup")
+                version, settings = self._db.execute("SELECT version, settings FROM settings").fetchone()
+            if version != VERSION:
+                raise ValueError(f"{path} must be of version {VERSION}, got {version}")
+            self._text = str(settings)
+            stored = json.loads(settings)
+            self._start = bytes.fromhex(stored.pop("start"))
+            """The digest of the model that everything began with."""
+            self.settings = Settings.from_dict(stored)
+            self._checked()
+            self._check_rosters()
+            if not reading:
+                self._forget_keys()
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def create(cls, folder: str | Path, settings: Settings, *, model: FloatArray | None = None) -> Analyst:
-        """Set up a new folder: key pair, token, settings and the model to start from (zero if none is given)."""
+        """Set up a new folder: keys, password, settings and the model to start from (zero if none is given).
+
+        It opens its first round once it has a roster.
+        """
         home = Path(folder)
         vector = np.zeros(settings.task.dimension) if model is None else np.asarray(model, dtype=np.float64).ravel()
         if vector.shape != (settings.task.dimension,) or not np.isfinite(vector).all():
             raise ValueError(f"model must be {settings.task.dimension} finite numbers, got {vector.size}")
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if (home / DATABASE).exists() or (home / KEY).exists():
+        if (home / DATABASE).exists() or (home / SIGN).exists():
             raise ValueError(f"{home} must be a new folder: it holds an analyst already")
-        keys.write_secret(home / KEY, keys.private_pem(X25519PrivateKey.generate()))
-        keys.write_secret(home / TOKEN, secrets.token_urlsafe(32).encode() + b"\n")
+        signer = Ed25519PrivateKey.generate()
+        keys.write_secret(home / SIGN, keys.private_pem(signer))
+        keys.write_secret(home / PASSWORD, secrets.token_urlsafe(32).encode() + b"\n")
+        (home / ROSTERS).mkdir(mode=0o700)
+        (home / KEYS).mkdir(mode=0o700)
+        public = []
+        for number in range(1, settings.epochs + 1):
+            key = X25519PrivateKey.generate()
+            keys.write_secret(_key_file(home, number), keys.private_pem(key))
+            public.append(keys.public_text(key.public_key()))
+        files.replace(home / KEYS / "public.json", [json.dumps(public).encode()])
         db = _connect(home / DATABASE)
         with _transaction(db):
             for statement in SCHEMA:
                 db.execute(statement)
-            db.execute("INSERT INTO settings VALUES (?, ?)", (VERSION, json.dumps(asdict(settings))))
-            db.execute("INSERT INTO model VALUES (1, ?)", (vector.astype("<f8").tobytes(),))
+            start = hashlib.sha256(_model_bytes(vector)).hexdigest()
+            db.execute(
+                "INSERT INTO settings VALUES (?, ?)", (VERSION, json.dumps({**asdict(settings), "start": start}))
+            )
+            db.execute("INSERT INTO models VALUES (1, ?)", (_model_bytes(vector),))
         db.close()
         return cls(home)
 
-    @property
-    def _crowd(self) -> Crowd:
-        return self.settings.budget.crowd
-
     def close(self) -> None:
-        self._db.close()
+        if hasattr(self, "_db"):
+            self._db.close()
+        if self._owner is not None:
+            self._owner.close()
 
-    @property
-    def public_key(self) -> str:
-        return keys.public_text(self.key.public_key())
+    def public_keys(self) -> tuple[X25519PublicKey, ...]:
+        """The keys that nodes seal to, epoch by epoch."""
+        path = self.folder / KEYS / "public.json"
+        try:
+            texts = json.loads(path.read_text())
+        except (OSError, ValueError):
+            raise DamagedError(f"{path} is missing or damaged: restore it from a backup, or from a node.toml") from None
+        return tuple(keys.sealing_key(text) for text in texts)
+
+    def node(self, *, secret: str | Path = "node.secret", state: str | Path = "shoal-state", pace: float = 0.0) -> Node:
+        """The settings that this analyst proposes to nodes."""
+        return Node(
+            task=self.settings.task,
+            keys=self.public_keys(),
+            epoch=self.settings.epoch,
+            signer=self.signer.public_key(),
+            rounds=self.settings.rounds,
+            secret=Path(secret),
+            state=Path(state),
+            pace=pace,
+        )
+
+    # Rosters
+
+    def admit(self, source: Path) -> Roster:
+        """Take in a roster; where it has rounds that an earlier one has too, the new one counts."""
+        roster = Roster.read(source)
+        if roster.task != self.settings.task.digest.hex():
+            raise ValueError(f"{source} must be a roster of this task and its terms, this one is of another")
+        if roster.nodes < self.settings.task.minimum:
+            raise ValueError(f"{source} must enrol at least {self.settings.task.minimum} nodes, got {roster.nodes}")
+        if roster.first < self.next_round:
+            raise ValueError(f"{source} must begin at round {self.next_round} or later, got {roster.first}")
+        with self._lock:
+            place = int(self._db.execute("SELECT COALESCE(MAX(place), 0) + 1 FROM rosters").fetchone()[0])
+            target = self.folder / ROSTERS / f"{place:04d}.roster"
+            with open(source, "rb") as file:
+                files.replace(target, iter(lambda: file.read(1 << 20), b""))
+            with _transaction(self._db):
+                line = (target.name, self._roster_digest(target, place), place)
+                self._db.execute("INSERT INTO rosters VALUES (?, ?, ?)", line)
+            self._marks = None
+        return roster
+
+    def _rosters(self) -> list[Roster]:
+        """All rosters, the newest first."""
+        names = self._db.execute("SELECT name FROM rosters ORDER BY place DESC").fetchall()
+        return [Roster.read(self.folder / ROSTERS / name) for (name,) in names]
+
+    def _check_rosters(self) -> None:
+        for name, digest, place in self._db.execute("SELECT name, digest, place FROM rosters").fetchall():
+            path = self.folder / ROSTERS / name
+            Roster.read(path)
+            if not hmac.compare_digest(self._roster_digest(path, place), digest):
+                raise DamagedError(f"{path} is damaged: restore it from a backup, or ask the registrar again")
+
+    def _roster_digest(self, path: Path, place: int) -> bytes:
+        """Keyed as the ledger is: whoever can change the database alone cannot enrol anybody."""
+        return hmac.digest(self._seal, f"roster {path.name} {place} ".encode() + _file_digest(path), "sha256")
+
+    def enrolled(self, number: int) -> Marks:
+        """The marks of those who may report in a round; `ExhaustedError` if there is no roster for it."""
+        with self._lock:
+            if self._marks is None or self._marks[0] != number:
+                roster = next((r for r in self._rosters() if r.first <= number <= r.last), None)
+                if roster is None:
+                    raise ExhaustedError(
+                        f"round {number} has no roster: have nodes enrolled (shoal flower enrol) and admit the roster "
+                        "(shoal analyst admit)"
+                    )
+                self._marks = (number, roster.marks(number))
+            return self._marks[1]
+
+    # The ledger
 
     def present(self) -> tuple[int, FloatArray]:
         """The round that comes next, and the model that it starts from."""
         with self._lock:
-            number, vector = self._db.execute("SELECT round, vector FROM model").fetchone()
-        return number, np.frombuffer(vector, dtype="<f8").copy()
+            number, vector = self._db.execute("SELECT round, vector FROM models ORDER BY round DESC").fetchone()
+        return int(number), np.frombuffer(vector, dtype="<f8").copy()
 
     @property
     def next_round(self) -> int:
         with self._lock:
-            return int(self._db.execute("SELECT round FROM model").fetchone()[0])
+            return int(self._db.execute("SELECT MAX(round) FROM models").fetchone()[0])
 
     def rounds(self) -> list[dict[str, Any]]:
         """What is known of each closed round."""
@@ -202,31 +310,82 @@ class Analyst:
         rows = [dict(zip(names, row, strict=True)) for row in found]
         return [{**r, **{k: json.loads(r[k]) for k in ("refused", "entry", "answer")}} for r in rows]
 
+    def _checked(self) -> tuple[bytes, int, Accountant]:
+        """The end of the chain, the next round and the ledger, read from the database and checked line by line."""
+        path = self.folder / DATABASE
+        with self._lock, _explained(path):
+            lines = self._db.execute(f"SELECT {', '.join(LINE)}, chain FROM rounds ORDER BY round").fetchall()
+            kept = self._db.execute("SELECT round, vector FROM models ORDER BY round").fetchall()
+        chain = hmac.digest(self._seal, self._text.encode(), "sha256")
+        total, digests = Accountant(), {self._start}
+        for expected, (*line, stored) in enumerate(lines, 1):
+            chain = _link(self._seal, chain, line)
+            if line[0] != expected or not hmac.compare_digest(chain, stored):
+                raise DamagedError(
+                    f"{path} is damaged: the ledger's line for round {expected} is not as it was written; restore the "
+                    "folder from a backup (what was spent since then is spent: nodes do not answer those rounds again)"
+                )
+            total.compose(from_dict(json.loads(line[LINE.index("entry")])))
+            digests.add(line[LINE.index("model")])
+        if not kept or kept[-1][0] != len(lines) + 1:
+            raise DamagedError(f"{path} is damaged: model and ledger are of different rounds; restore it from a backup")
+        for number, vector in kept:
+            if hashlib.sha256(vector).digest() not in digests:
+                raise DamagedError(f"{path} is damaged: the model of round {number} is not as it was; restore a backup")
+        return chain, len(lines) + 1, total
+
     def accountant(self, crowd: Crowd | None = None) -> Accountant:
         """The ledger; for another crowd than the budget's if one is named."""
         total = Accountant()
-        for entry in self._ledger.accountant:
+        for entry in self._checked()[2]:
             total.compose(
                 entry.mechanism if crowd is None else entry.mechanism.replace(crowd=crowd), rounds=entry.rounds
             )
         return total
 
+    # Rounds
+
     def open_round(self) -> int:
-        """The round that is waited for; `ExhaustedError` if it could exceed the budget with the fewest users."""
-        budget = self.settings.budget
+        """The round that is waited for; `ExhaustedError` if it could exceed the budget with the smallest crowd."""
+        task = self.settings.task
         with self._lock:
-            if self._exceeds is None:
-                worst = self.settings.task.mechanism(users=counted(self.settings.minimum), crowd=self._crowd)
-                self._exceeds = self._ledger.would_exceed(worst)
-            if self._exceeds:
+            number = self.next_round
+            if number > self.settings.rounds:
+                raise ExhaustedError(f"round must be at most {self.settings.rounds}, for which there are keys")
+            self.enrolled(number)
+            if self._exceeds is None or self._exceeds[0] != number:
+                worst = self._checked()[2].compose(task.mechanism(users=task.minimum))
+                self._exceeds = (number, float(worst.epsilon(delta=task.delta)) > task.epsilon)
+            if self._exceeds[1]:
                 raise ExhaustedError(
-                    f"round {self.next_round} with {self.settings.minimum} users could exceed the budget of epsilon = "
-                    f"{budget.epsilon:g} at delta = {budget.delta:g} ({budget.crowd} crowd)"
+                    f"round {number} with {task.minimum} users could exceed the budget of epsilon = {task.epsilon:g} "
+                    f"at delta = {task.delta:g} ({task.crowd} crowd)"
                 )
-            return self.next_round
+            return number
+
+    def signature(self) -> tuple[int, bytes]:
+        """The round that is open, and the analyst's signature under it and its model."""
+        with self._lock:
+            number = self.open_round()
+            return number, self.signer.sign(opening(self.settings.task, number, self.present()[1]))
+
+    def key(self, number: int) -> X25519PrivateKey:
+        """The private key of a round."""
+        return keys.read_sealing(_key_file(self.folder, self.settings.epoch_of(number)))
+
+    def _forget_keys(self) -> None:
+        """Remove the keys of epochs that are over."""
+        now = self.settings.epoch_of(self.next_round)
+        gone = [path for path in (self.folder / KEYS).glob("*.key") if int(path.stem) < now]
+        for path in gone:
+            path.unlink()
+        if gone:
+            files.sync_folder(self.folder / KEYS)
 
     def receive(self, number: int) -> Batch:
         """Begin to receive a batch for round `number`; `BusyError` while another is being received."""
+        if self._owner is None:
+            raise ValueError(f"{self.folder} is open for reading only")
         if not self._receiving.acquire(blocking=False):
             raise BusyError("another batch is being received")
         try:
@@ -240,6 +399,15 @@ class Analyst:
             self._receiving.release()
             raise
 
+    def restore(self, number: int) -> None:
+        """Go back to the model as it was after round `number`. The ledger stays: what is spent is spent."""
+        with self._lock, _transaction(self._db):
+            found = self._db.execute("SELECT vector FROM models WHERE round = ?", (number + 1,)).fetchone()
+            if found is None:
+                kept = [row[0] - 1 for row in self._db.execute("SELECT round FROM models ORDER BY round")]
+                raise ValueError(f"round must be one whose model is kept ({', '.join(map(str, kept))}), got {number}")
+            self._db.execute("UPDATE models SET vector = ? WHERE round = ?", (found[0], self.next_round))
+
     def _answer(self, number: int, digest: bytes) -> str:
         """The answer that a closed round's batch was given; `ConflictError` for any other batch."""
         with self._lock:
@@ -250,11 +418,17 @@ class Analyst:
 
     def _commit(self, number: int, digest: bytes, total: FloatArray, users: int, reports: int, refused: Any) -> str:
         """Close a round: new model, ledger entry and answer, all or nothing."""
-        task, budget = self.settings.task, self.settings.budget
-        with self._lock:
-            mechanism = task.mechanism(users=counted(users), crowd=self._crowd)
-            after = self._ledger.accountant.compose(mechanism)
-            epsilon = after.epsilon(delta=budget.delta)
+        task = self.settings.task
+        with self._lock, _transaction(self._db):
+            chain, waiting, ledger = self._checked()
+            if number != waiting:
+                raise ConflictError(f"round must be {waiting}, which is waited for, got {number}")
+            if users < task.minimum:
+                raise BatchError(f"a round must have at least {task.minimum} users, got {users}")
+            mechanism = task.mechanism(users=users)
+            epsilon = ledger.compose(mechanism).epsilon(delta=task.delta)
+            if epsilon.upper > task.epsilon:
+                raise ExhaustedError(f"round {number} would exceed the budget of epsilon = {task.epsilon:g}")
             answer = json.dumps(
                 {
                     "round": number,
@@ -262,27 +436,30 @@ class Analyst:
                     "counted": mechanism.users,
                     "refused": sum(refused.values()),
                     "epsilon": {"lower": epsilon.lower, "upper": epsilon.upper},
-                    "delta": budget.delta,
+                    "delta": task.delta,
                     "crowd": mechanism.crowd,
                     "adjacency": mechanism.adjacency,
                     "guarantee": f"{users} users; after {number} rounds epsilon in {epsilon:.4g} at delta = "
-                    f"{budget.delta:g} ({mechanism.crowd} crowd, {mechanism.adjacency} adjacency)",
+                    f"{task.delta:g} ({mechanism.crowd} crowd, {mechanism.adjacency} adjacency)",
                 }
             )
-            vector = self.present()[1] + self.settings.step * total / (task.rate * users)
-            line = (number, digest, users, reports, json.dumps(refused), json.dumps(mechanism.to_dict()), answer)
-            with _transaction(self._db):
-                self._db.execute("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?)", line)
-                self._db.execute("UPDATE model SET round = ?, vector = ?", (number + 1, vector.tobytes()))
-            self._ledger.compose(mechanism)
-            self._exceeds = None
-            return answer
+            vector = _model_bytes(self.present()[1] + self.settings.step * total / (task.rate * users))
+            model = hashlib.sha256(vector).digest()
+            entry = json.dumps(mechanism.to_dict())
+            line = (number, digest, users, reports, json.dumps(refused), entry, answer, model)
+            self._db.execute(
+                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*line, _link(self._seal, chain, line))
+            )
+            self._db.execute("INSERT INTO models VALUES (?, ?)", (number + 1, vector))
+            self._db.execute("DELETE FROM models WHERE round <= ?", (number + 1 - self.settings.keep,))
+        self._forget_keys()
+        return answer
 
 
 class Batch:
     """One batch while it comes in: `feed` it bytes, then `finish`; `abandon` it in any other case.
 
-    Memory: one report, one sum, and SQLite's cache of report ids (which spill to a temporary file).
+    Memory: some reports, one sum, and 17 bytes for each node that is enrolled.
     """
 
     def __init__(self, analyst: Analyst, number: int, *, counted: bool) -> None:
@@ -290,14 +467,14 @@ class Batch:
         self._analyst, self._number, self.counted, self._task = analyst, number, counted, task
         self._hash = hashlib.sha256()
         self._rest = b""
-        self._received = self._users = self._reports = 0
+        self._received = self._reports = 0
         self._refused = dict.fromkeys(REASONS, 0)
         self._total = np.zeros(task.dimension if counted else 0)
-        # An unnamed database is a temporary file of SQLite's own: ids outlive neither the batch nor the process.
-        self._seen = sqlite3.connect("", check_same_thread=False, isolation_level=None)
-        self._seen.execute("PRAGMA cache_size = -4096")
-        self._seen.execute("CREATE TABLE seen (id BLOB PRIMARY KEY) WITHOUT ROWID")
-        self._seen.execute("BEGIN")
+        self._open = True
+        if counted:
+            self._key, self._longest, self._digest = analyst.key(number), task.longest, task.digest
+            self._marks = analyst.enrolled(number)
+            self._seen = bytearray(len(self._marks))
 
     def expect(self, size: int) -> None:
         """Refuse a batch by its announced size, before anything is read."""
@@ -308,8 +485,8 @@ class Batch:
             )
         if size % length:
             raise BatchError(f"a batch must consist of reports of {length} bytes, got {size} bytes")
-        if self.counted and size < settings.minimum * length:
-            raise BatchError(f"a batch must have at least {settings.minimum} reports, got {size // length}")
+        if self.counted and size < self._task.minimum * length:
+            raise BatchError(f"a batch must have at least {self._task.minimum} reports, got {size // length}")
 
     def feed(self, data: bytes) -> None:
         self._hash.update(data)
@@ -326,15 +503,17 @@ class Batch:
 
     def _count(self, sealed: memoryview) -> None:
         try:
-            identity, values = unseal(sealed, task=self._task, number=self._number, key=self._analyst.key)
-            try:
-                self._seen.execute("INSERT INTO seen VALUES (?)", (identity,))
-            except sqlite3.IntegrityError:
-                raise RefusedError("duplicate") from None
+            token, values = unseal(sealed, task=self._task, number=self._number, key=self._key, longest=self._longest)
+            mark = tokens.mark(token, digest=self._digest, number=self._number)
+            place = self._marks.find(mark)
+            if place is None:
+                raise RefusedError("token")
+            if self._seen[place]:
+                raise RefusedError("duplicate")
         except RefusedError as refusal:
             self._refused[refusal.reason] += 1
             return
-        self._users += 1
+        self._seen[place] = 1
         if values is not None:
             self._reports += 1
             self._total += values
@@ -345,26 +524,70 @@ class Batch:
             self.expect(self._received * self._task.length + len(self._rest))
             if not self.counted:
                 return self._analyst._answer(self._number, self._hash.digest())
-            if not self._users:
-                raise BatchError("a batch must have a report that can be opened, got none")
-            counts = (self._users, self._reports, self._refused)
+            counts = (sum(self._seen), self._reports, self._refused)
             return self._analyst._commit(self._number, self._hash.digest(), self._total, *counts)
         finally:
             self.abandon()
 
     def abandon(self) -> None:
         """Let go of the batch; nothing of it has happened unless `finish` has answered."""
-        if self._seen is not None:
-            self._seen.close()
-            self._seen = None  # type: ignore[assignment]
+        if self._open:
+            self._open = False
             self._analyst._receiving.release()
+
+
+def _key_file(home: Path, epoch: int) -> Path:
+    return home / KEYS / f"{epoch:05d}.key"
+
+
+def _password(path: Path) -> str:
+    try:
+        text = path.read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        text = ""
+    if not text:
+        raise DamagedError(f"{path} is missing or empty: write a new secret into it, and give it to the shuffler")
+    return text
+
+
+def _chain_key(signer: Ed25519PrivateKey) -> bytes:
+    """The key of the ledger's chain: whoever can change the database alone cannot continue it."""
+    raw = signer.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
+    return hmac.digest(raw, b"shoal ledger 2", "sha256")
+
+
+def _link(key: bytes, before: bytes, line: Any) -> bytes:
+    """The chain after one more line."""
+    content = [part.hex() if isinstance(part, bytes) else part for part in line]
+    return hmac.digest(key, before + json.dumps(content).encode(), "sha256")
+
+
+def _model_bytes(vector: FloatArray) -> bytes:
+    return vector.astype("<f8").tobytes()
+
+
+def _file_digest(path: Path) -> bytes:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
 
 
 def _connect(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-    db.execute("PRAGMA journal_mode = WAL")
-    db.execute("PRAGMA synchronous = FULL")
+    with _explained(path):
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
     return db
+
+
+@contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    """SQLite's errors about a file that is not a database any more, with what to do."""
+    try:
+        yield
+    except sqlite3.OperationalError:
+        raise
+    except (sqlite3.DatabaseError, TypeError) as error:
+        raise DamagedError(f"{path} is damaged ({error}): restore it from a backup") from None
 
 
 @contextmanager

@@ -8,33 +8,53 @@ comes up tails does all the same work and then seals a dummy: neither the reply'
 takes (which Flower reports to the SuperLink) depends on the coin. A training that fails counts as the zero
 update, and only the node's own log says so: an error message would tell the server something about the data.
 
-Everything that privacy depends on comes from the node's own file (`Node`), never from the server. Each
-round is answered once: the sealed report is written down before it is sent, and whoever asks for the same
-round again gets the same bytes, so that asking twice does not yield two noisy copies of one update.
+**What a node protects itself from.** Everything that privacy depends on comes from the node's own file
+(`Node`), never from the server.
+
+- A round is answered if the analyst has signed its opening, with this model; a message that somebody else
+  made up, for whatever round, is refused and changes nothing.
+- Each round is answered once. The sealed report is written down before it is sent, under a lock, and whoever
+  asks for the same round again gets the same bytes, so that asking twice does not yield two noisy copies.
+- No more rounds are answered than the node's own epsilon allows with the smallest crowd of its own file.
+- The secret that its tokens come from lives in the state and nowhere else (`join` moves it there): a node that
+  has lost its state cannot make a report at all, rather than a second one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
-import hashlib
-import json
 import logging
 import os
 import secrets
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace as changed
 from pathlib import Path
 from typing import Any
 
-import tomllib
-from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
-from flwr.app import ConfigRecord, Context, Message, MessageType, RecordDict
+import numpy as np
+from cryptography.exceptions import InvalidSignature
+from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
 
-from shoal import _validate
 from shoal._validate import FloatArray
-from shoal.integrations.flower import files, keys
-from shoal.integrations.flower.noise import SECURE, SIMULATION, SOURCES, clipped
-from shoal.integrations.flower.report import Task, round_number, seal
+from shoal.integrations.flower import files, tokens
+from shoal.integrations.flower.node import (
+    EARLIER,
+    MESSAGE,
+    MODEL,
+    OTHER,
+    REFUSALS,
+    SETTINGS,
+    SPENT,
+    STATE,
+    UNSIGNED,
+    Node,
+    NodeError,
+    State,
+)
+from shoal.integrations.flower.noise import SIMULATION, SOURCES, clipped
+from shoal.integrations.flower.report import Task, opening, round_number, seal
 
 LOG = logging.getLogger("flwr")
 """Flower's own log: on a node it stays on the node."""
@@ -50,98 +70,101 @@ COIN_BITS = 128
 """Enough for a coin whose probability is exactly `rate`, for every rate that a `Task` may have."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Node:
-    """What a node's owner decides: the task with its noise, the analyst's key, how many rounds at most.
-
-    `state` is a folder in which the node remembers the last round that it answered (in a file: relative to
-    the file's own folder, so that it does not depend on where a node is started). `noise` is
-    `"secure"`, or `"simulation"` for a fast sampler that protects nobody.
-    """
-
-    task: Task
-    key: X25519PublicKey
-    rounds: int
-    state: Path
-    noise: str = SECURE
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "rounds", _validate.rounds(self.rounds))
-        object.__setattr__(self, "state", Path(self.state))
-        _validate.choice("noise", self.noise, tuple(SOURCES))
-
-    @classmethod
-    def read(cls, path: str | Path) -> Node:
-        """The settings in a node's TOML file."""
-        data = tomllib.loads(Path(path).read_text())
-        task = data.pop("task", None)
-        known = {"key", "rounds", "state", "noise"}
-        if not isinstance(task, Mapping) or not known - {"noise"} <= set(data) <= known:
-            raise ValueError(
-                f"{path} must have key, rounds, state and a table [task], got {', '.join(sorted(data)) or 'nothing'}"
-            )
-        fields = set(Task.__dataclass_fields__)
-        if set(task) != fields:
-            raise ValueError(f"[task] of {path} must have {', '.join(sorted(fields))}, got {', '.join(sorted(task))}")
-        state = Path(path).resolve().parent / data.pop("state")
-        return cls(task=Task(**task), key=keys.public_key(data.pop("key")), state=state, **data)
-
-    def to_toml(self) -> str:
-        """The file that `read` understands."""
-        task = "\n".join(f"{k} = {_toml(v)}" for k, v in asdict(self.task).items())
-        return (
-            f"key = {_toml(keys.public_text(self.key))}\nrounds = {self.rounds}\nstate = {_toml(str(self.state))}\n"
-            f"noise = {_toml(self.noise)}\n\n[task]\n{task}\n"
-        )
-
-    def memory(self, context: Context) -> Path:
-        """Where this node's last answer is kept; simulated nodes share a machine, so each has its own."""
-        owner = f"-{context.node_config.get('partition-id', context.node_id)}" if self.noise == SIMULATION else ""
-        return self.state / f"{self.task.name}{owner}.report"
-
-
-def _toml(value: Any) -> str:
-    return json.dumps(value)  # numbers and strings of JSON are those of TOML
-
-
 def sealed_reports(message: Message, context: Context, call_next: App) -> Message:
-    """The mod: one sealed report for a training message, nothing for any other kind of message."""
+    """The mod: one sealed report for a training message, a code and no content in any other case."""
+    start = time.monotonic()
+    pace = 0.0
+    try:
+        node, member = _settings(context)
+        pace = node.pace
+        reply = RecordDict({SEALED: ConfigRecord({"sealed": _answer(message, context, call_next, node, member)})})
+        made = Message(reply, reply_to=message)
+    except NodeError as refusal:
+        LOG.error("this node does not report: %s", refusal)
+        made = Message(Error(code=refusal.code, reason=REFUSALS[refusal.code]), reply_to=message)
+    except Exception:
+        LOG.exception("this node does not report")
+        made = Message(Error(code=OTHER, reason=REFUSALS[OTHER]), reply_to=message)
+    time.sleep(max(0.0, start + pace - time.monotonic()))
+    return made
+
+
+def _answer(message: Message, context: Context, call_next: App, node: Node, member: int | str | None) -> bytes:
     if message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
-        raise ValueError(f"a message must be of type {MessageType.TRAIN}, got {message.metadata.message_type!r}")
-    node = _settings(context)
-    number = round_number(message.content.config_records[CONFIG]["round"])
-    if number > node.rounds:
-        raise ValueError(f"round must be at most {node.rounds} on this node, got {number}")
-    sent = [a.numpy() for a in message.content.array_records[ARRAYS].values()]
+        raise NodeError(MESSAGE, f"a message must be of type train, got {message.metadata.message_type!r}")
+    try:
+        config = message.content.config_records[CONFIG]
+        number, signature = round_number(config["round"]), config["opening"]
+        sent = [a.numpy() for a in message.content.array_records[ARRAYS].values()]
+    except (KeyError, TypeError, ValueError) as error:
+        raise NodeError(MESSAGE, f"a message must have a model, a round and its opening: {error!r}") from None
     size = sum(a.size for a in sent)
     if size != node.task.dimension:
-        raise ValueError(f"the model must have {node.task.dimension} numbers on this node, got {size}")
-    memory = node.memory(context)
-    answer = _recall(memory, node, number)
-    if answer is None:
-        update = _trained(message, context, call_next, sent, node.task)
-        noisy = SOURCES[node.noise](update, node.task.clip * node.task.sigma)
-        heads = secrets.randbits(COIN_BITS) < node.task.rate * 2**COIN_BITS
-        answer = seal(noisy if heads else None, task=node.task, number=number, key=node.key)
-        memory.parent.mkdir(parents=True, exist_ok=True)
-        files.replace(memory, [_label(node, number), answer])
-    return Message(RecordDict({SEALED: ConfigRecord({"sealed": answer})}), reply_to=message)
+        raise NodeError(MODEL, f"the model must have {node.task.dimension} numbers on this node, got {size}")
+    _check_opening(node, number, sent, signature)
+    memory = node.memory(member)
+    with _alone(memory):
+        state = State.read(memory, node)
+        if number == state.last:
+            return state.answer
+        if number < state.last:
+            raise NodeError(EARLIER, f"round must be at least {state.last}, which this node answered, got {number}")
+        if number > (most := min(state.rounds, node.rounds)):  # the owner may have lowered it since
+            raise NodeError(SPENT, f"round must be at most {most} on this node, got {number}")
+        task = node.task
+        update = _trained(message, context, call_next, sent, task)
+        noisy = SOURCES[task.noise](update, task.clip * task.sigma)
+        heads = secrets.randbits(COIN_BITS) < task.rate * 2**COIN_BITS
+        token = tokens.token(state.secret, task=task, number=number)
+        answer = seal(noisy if heads else None, task=task, number=number, key=node.key(number), token=token)
+        changed(state, last=number, answer=answer).write(memory)
+    return answer
 
 
-def _settings(context: Context) -> Node:
-    path = context.node_config.get(NODE_CONFIG) or os.environ.get(NODE_FILE)
+def _check_opening(node: Node, number: int, sent: list[Any], signature: object) -> None:
+    vector = np.concatenate([np.asarray(a).ravel().astype("<f4") for a in sent])
+    given = signature if isinstance(signature, bytes) else b""
+    try:
+        node.signer.verify(given, opening(node.task, number, vector))
+    except InvalidSignature:
+        raise NodeError(UNSIGNED, f"round {number} with this model must be signed by the analyst") from None
+
+
+@contextlib.contextmanager
+def _alone(memory: Path) -> Iterator[None]:
+    """One process at a time for one node; others wait for it, and then find the round answered."""
+    if not memory.parent.exists():
+        raise NodeError(STATE, f"{memory.parent} does not exist: run 'shoal flower join' once")
+    with open(memory.with_suffix(".lock"), "w") as file:
+        files.hold(file)
+        yield
+
+
+def _settings(context: Context) -> tuple[Node, int | str | None]:
+    """The node's settings and, in a simulation, which of the nodes it is."""
+    named = context.node_config.get(NODE_CONFIG)
+    path = named or os.environ.get(NODE_FILE)
     if not path:
-        raise ValueError(
+        raise NodeError(
+            SETTINGS,
             f"this node has no settings: start it with --node-config '{NODE_CONFIG}=\"/path/node.toml\"' "
-            f"(or set {NODE_FILE} for a simulation)"
+            f"(or set {NODE_FILE} for a simulation)",
         )
-    return _read_node(str(path))
+    try:
+        node = _read_node(str(path))
+    except (ValueError, TypeError) as error:
+        raise NodeError(SETTINGS, str(error)) from None
+    if node.task.noise == SIMULATION and named:
+        raise NodeError(SETTINGS, f'{path} says noise = "simulation", which protects nobody: not in a deployment')
+    if node.task.noise != SIMULATION and not named:
+        raise NodeError(SETTINGS, f"{NODE_FILE} is for simulations, and {path} is not the file of one")
+    return node, None if named else str(context.node_config.get("partition-id", context.node_id))
 
 
 @functools.cache
 def _read_node(path: str) -> Node:
     node = Node.read(path)
-    if node.noise == SIMULATION:
+    if node.task.noise == SIMULATION:
         LOG.warning("noise comes from numpy's generator: for simulation only, it protects nobody")
     return node
 
@@ -158,27 +181,6 @@ def _trained(message: Message, context: Context, call_next: App, sent: list[Any]
         if [a.shape for a in arrays] != [a.shape for a in sent]:
             raise ValueError("the app must return arrays of the shapes that were sent")
         return clipped([a.astype("f8") - b.astype("f8") for a, b in zip(arrays, sent, strict=True)], clip=task.clip)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         LOG.error("training failed, so this node's update is zero: %r", error)
-        return clipped([b * 0.0 for b in sent], clip=task.clip)
-
-
-def _label(node: Node, number: int) -> bytes:
-    """Head of the remembered answer: for which task and which round it is."""
-    return hashlib.sha256(node.task.info(0) + keys.public_text(node.key).encode()).digest() + number.to_bytes(8, "big")
-
-
-def _recall(memory: Path, node: Node, number: int) -> bytes | None:
-    """The answer to round `number` if it was given before; an earlier round is refused."""
-    if not memory.exists():
-        return None
-    content = memory.read_bytes()
-    head, answer = content[:40], content[40:]
-    if head[:32] != _label(node, number)[:32] or len(answer) != node.task.length:
-        raise ValueError(
-            f"{memory} is of other settings or damaged: a task whose settings change needs a new name or state folder"
-        )
-    last = int.from_bytes(head[32:], "big")
-    if number < last:
-        raise ValueError(f"round must be at least {last}, which this node has answered, got {number}")
-    return answer if number == last else None
+        return np.zeros(task.dimension)

@@ -1,9 +1,8 @@
-"""Keys and certificates: the analyst's key pair, the shuffler's token, TLS for machines that have none."""
+"""Keys and certificates: the analyst's keys, for sealing and for signing, and TLS for machines that have none."""
 
 from __future__ import annotations
 
 import base64
-import binascii
 import datetime
 import ipaddress
 import os
@@ -11,8 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.serialization import (
     Encoding,
@@ -32,29 +33,62 @@ def write_secret(path: Path, content: bytes) -> None:
         file.write(content)
 
 
-def private_pem(key: X25519PrivateKey | ec.EllipticCurvePrivateKey) -> bytes:
+def private_pem(key: X25519PrivateKey | Ed25519PrivateKey | ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
-def read_private(path: Path) -> X25519PrivateKey:
-    key = load_pem_private_key(path.read_bytes(), password=None)
+def read_sealing(path: Path) -> X25519PrivateKey:
+    """The private key of an epoch."""
+    key = _read(path)
     if not isinstance(key, X25519PrivateKey):
         raise ValueError(f"{path} must hold an X25519 private key, got {type(key).__name__}")
     return key
 
 
-def public_text(key: X25519PublicKey) -> str:
+def read_signing(path: Path) -> Ed25519PrivateKey:
+    """The private key by which rounds are opened."""
+    key = _read(path)
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ValueError(f"{path} must hold an Ed25519 private key, got {type(key).__name__}")
+    return key
+
+
+def _read(path: Path) -> object:
+    try:
+        return load_pem_private_key(path.read_bytes(), password=None)
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing: restore it from a backup, nothing can replace it") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise ValueError(f"{path} is damaged: restore it from a backup, nothing can replace it") from None
+
+
+def public_text(key: X25519PublicKey | Ed25519PublicKey) -> str:
     """A public key as 44 characters for a configuration file."""
     return base64.b64encode(key.public_bytes(Encoding.Raw, PublicFormat.Raw)).decode()
 
 
-def public_key(text: object) -> X25519PublicKey:
-    """The key that `public_text` wrote."""
+def sealing_key(text: object) -> X25519PublicKey:
+    """The key of an epoch that `public_text` wrote."""
     try:
-        raw = base64.b64decode(text, validate=True) if isinstance(text, str) else b""
-        return X25519PublicKey.from_public_bytes(raw)
-    except (binascii.Error, ValueError):
-        raise ValueError(f"key must be the analyst's public key, 32 bytes in base64, got {text!r}") from None
+        return X25519PublicKey.from_public_bytes(_raw(text))
+    except ValueError:
+        raise _wrong(text) from None
+
+
+def signing_key(text: object) -> Ed25519PublicKey:
+    """The analyst's key for opening rounds, as `public_text` wrote it."""
+    try:
+        return Ed25519PublicKey.from_public_bytes(_raw(text))
+    except ValueError:
+        raise _wrong(text) from None
+
+
+def _raw(text: object) -> bytes:
+    return base64.b64decode(text, validate=True) if isinstance(text, str) else b""
+
+
+def _wrong(text: object) -> ValueError:
+    return ValueError(f"key must be a public key of the analyst, 32 bytes in base64, got {text!r}")
 
 
 def make_certificates(folder: Path, *, hosts: Sequence[str] = ("127.0.0.1", "localhost")) -> None:

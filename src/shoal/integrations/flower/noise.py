@@ -6,16 +6,26 @@ number that is not finite becomes the zero vector.
 
 **Noise.** A floating-point Gaussian sampler leaks through the pattern of its last bits (Mironov 2012),
 and an ordinary generator can be predicted. `secure` therefore uses OpenDP's Gaussian mechanism: exact
-discrete Gaussian noise (Canonne, Kamath and Steinke 2020) on a grid of 2^-1074, from a cryptographic
-generator. On so fine a grid it differs from the continuous Gaussian that the accounting speaks of, rounded
-to the grid, by less than dimension * (2^-1074 / (C sigma))^2 in total variation: nothing that could be
-written as a double. The cast to single precision afterwards is post-processing. `simulation` is numpy's
-sampler: fast, predictable, for experiments on data that is nobody's.
+discrete Gaussian noise (Canonne, Kamath and Steinke 2020) from a cryptographic generator, on a grid whose
+step h is the power of two that is 2^-80 to 2^-79 times the standard deviation s. OpenDP's own default, 2^-1074,
+takes more than three times as long and gains nothing; this is what the coarser grid costs:
+
+- *Rounding to the grid* lengthens a vector by at most sqrt(d) h. Clipping leaves a margin of (d + 8) 2^-52 of
+  the norm, which is more for every sigma up to 10^8, so that the vector on the grid is never longer than C.
+- *Discrete instead of continuous.* The accounting speaks of the continuous Gaussian; rounded to the grid, which
+  is post-processing, it has the probability of a cell where the discrete one has the density in its middle. By
+  Taylor their logarithms differ by at most (h/s)^2 (1 + t^2) at t standard deviations. Up to t = 40 that is below
+  2^-147 a number (beyond, there is a probability of 1e-349), so that d numbers of n users in T rounds add at most
+  2 n d T 2^-147 to epsilon: below 1e-15 for n d T = 10^28, and less than the outward rounding of an interval.
+
+The cast to single precision afterwards is post-processing. `simulation` is numpy's sampler: fast, predictable,
+for experiments on data that is nobody's.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -24,6 +34,7 @@ import numpy as np
 from shoal._validate import FloatArray
 
 SECURE, SIMULATION = "secure", "simulation"
+GRID_BITS = 80
 
 
 def clipped(arrays: Iterable[Any], *, clip: float) -> FloatArray:
@@ -47,13 +58,18 @@ def gaussian_secure(vector: FloatArray, scale: float) -> FloatArray:
     return np.asarray(_mechanism(len(vector), scale)(vector), dtype=np.float64)
 
 
+def grid(scale: float) -> int:
+    """The exponent of the grid's step for noise of a standard deviation."""
+    return math.frexp(scale)[1] - 1 - GRID_BITS
+
+
 @functools.lru_cache(maxsize=4)
 def _mechanism(size: int, scale: float) -> Any:
     import opendp.prelude as dp
 
     dp.enable_features("contrib")
     domain = dp.vector_domain(dp.atom_domain(T=float, nan=False), size=size)
-    return dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=scale)
+    return dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=scale, k=grid(scale))
 
 
 def gaussian_simulation(vector: FloatArray, scale: float) -> FloatArray:

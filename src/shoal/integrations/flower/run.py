@@ -1,8 +1,10 @@
 """The whole protocol on one machine, as real processes: for trying out and for tests.
 
 Both ways start an analyst and a SuperLink with TLS on loopback. `deployment` adds SuperNodes, each with its
-own settings and key; `simulation` leaves the nodes to Flower's simulation engine. Telemetry and update checks
-of Flower are off. Everything is kept in one folder, where a second call goes on with the same analyst.
+own settings, secret and key, and the proxy through which they come, if nginx is installed; `simulation` leaves
+the nodes to Flower's simulation engine. Telemetry and update checks of Flower are off. Everything is kept in one
+folder, where a second call goes on with the same analyst. All parties on one machine: for a real deployment each
+has its own.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -24,10 +27,10 @@ from typing import Any
 import httpx
 
 from shoal import __version__
-from shoal.integrations.flower import keys
-from shoal.integrations.flower.analyst import DATABASE, KEY, TOKEN, Analyst, Settings
-from shoal.integrations.flower.client import NODE_CONFIG, NODE_FILE, Node
-from shoal.integrations.flower.noise import SECURE, SIMULATION
+from shoal.integrations.flower import keys, link, tokens
+from shoal.integrations.flower.analyst import DATABASE, PASSWORD, Analyst, Settings
+from shoal.integrations.flower.client import NODE_CONFIG, NODE_FILE
+from shoal.integrations.flower.node import Node, join
 
 APP = "shoal.integrations.flower.digits"
 START_SECONDS = 180.0
@@ -52,12 +55,19 @@ class Machine:
     folder: Path
     rounds: int
     timeout: float = 60.0
+    enough: float = 0.9
+    grace: float = 60.0
+    app: Path | None = None
+    """The app to run; one on the embedded digits if there is none."""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     registered: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.folder = self.folder.resolve()
+        self.app = None if self.app is None else self.app.resolve()
         self.ports = {"analyst": free_port(), "superlink": free_port()}
+        if nginx():
+            self.ports["proxy"] = free_port()
         self.tls = self.folder / "tls"
         for name in ("logs", "flwr", "app"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
@@ -66,51 +76,81 @@ class Machine:
     def analyst_home(self) -> Path:
         return self.folder / "analyst"
 
-    def set_up(self, settings: Settings) -> None:
-        """Keys, certificates, the analyst and the settings of the shuffler; what exists is kept."""
+    def set_up(self, settings: Settings, *, nodes: int) -> None:
+        """Keys, certificates, the analyst, its roster, and the settings of the shuffler; what exists is kept."""
         if not (self.tls / "server.key").exists():
             keys.make_certificates(self.tls)
         if (self.analyst_home / DATABASE).exists():
-            with contextlib.closing(Analyst(self.analyst_home)) as analyst:
+            with contextlib.closing(Analyst(self.analyst_home, reading=True)) as analyst:
                 if analyst.settings != settings:
                     raise ValueError(f"{self.folder} must be a new folder: its analyst has other settings")
+                if len(analyst.enrolled(1)) < nodes:
+                    raise ValueError(f"nodes must be at most {len(analyst.enrolled(1))}, who are enrolled, got {nodes}")
         else:
-            Analyst.create(self.analyst_home, settings).close()
+            registrar = self.folder / "registrar"
+            with contextlib.closing(Analyst.create(self.analyst_home, settings)) as analyst:
+                made, _ = tokens.enrol(registrar, task=settings.task, nodes=nodes, first=1, last=settings.rounds)
+                analyst.admit(made)
+                made.unlink()
+            (registrar / tokens.REGISTRAR).unlink()  # nobody is to be enrolled later
         self._write(
             "shuffler.toml",
             {
                 "url": f"https://127.0.0.1:{self.ports['analyst']}",
                 "authority": str(self.tls / "ca.pem"),
-                "token": str(self.analyst_home / TOKEN),
+                "password": str(self.analyst_home / PASSWORD),
                 "journal": str(self.folder / "journal"),
-                "minimum": settings.minimum,
+                "minimum": settings.task.minimum,
                 "timeout": self.timeout,
+                "enough": self.enough,
+                "grace": self.grace,
             },
         )
-        link = {"address": f"127.0.0.1:{self.ports['superlink']}", "root-certificates": str(self.tls / "ca.pem")}
-        self._write("flwr/config.toml", link, head="[superlink.shoal]\n")
-        app = (
-            f'[project]\nname = "shoal-digits"\nversion = "{__version__}"\nlicense = "Apache-2.0"\n\n'
-            '[tool.flwr.app]\npublisher = "shoal"\n\n'
-            f'[tool.flwr.app.components]\nserverapp = "{APP}:server_app"\nclientapp = "{APP}:client_app"\n\n'
-            "[tool.flwr.app.config]\n"
-        )
-        self._write("app/pyproject.toml", {"rounds": self.rounds, "shuffler": str(self.folder / "shuffler.toml")}, app)
+        superlink = {"address": f"127.0.0.1:{self.ports['superlink']}", "root-certificates": str(self.tls / "ca.pem")}
+        self._write("flwr/config.toml", superlink, head="[superlink.shoal]\n")
+        if self.app is None:
+            head = (
+                f'[project]\nname = "shoal-digits"\nversion = "{__version__}"\nlicense = "Apache-2.0"\n\n'
+                '[tool.flwr.app]\npublisher = "shoal"\n\n'
+                f'[tool.flwr.app.components]\nserverapp = "{APP}:server_app"\nclientapp = "{APP}:client_app"\n\n'
+                "[tool.flwr.app.config]\n"
+            )
+            self._write("app/pyproject.toml", self._run_config(), head)
+
+    def _run_config(self) -> dict[str, Any]:
+        return {"rounds": self.rounds, "shuffler": str(self.folder / "shuffler.toml")}
 
     def _write(self, name: str, values: Mapping[str, Any], head: str = "") -> Path:
         path = self.folder / name
         path.write_text(head + "".join(f"{k} = {json.dumps(v)}\n" for k, v in values.items()))
         return path
 
-    def node_file(self, name: str, *, noise: str) -> Path:
-        """The settings of one node, as its owner would write them."""
-        key = keys.read_private(self.analyst_home / KEY).public_key()
-        state = self.folder / "state" / name
-        with contextlib.closing(Analyst(self.analyst_home)) as analyst:
-            node = Node(task=analyst.settings.task, key=key, rounds=self.rounds, state=state, noise=noise)
-        path = self.folder / f"{name}.toml"
-        path.write_text(node.to_toml())
+    def join_one(self, number: int) -> Path:
+        """The settings of one node, as its owner would have them, and its state."""
+        path = self._node_file(f"node-{number}")
+        node = Node.read(path)
+        if not node.memory(None).exists():
+            join(node, source=self._secret(number))
         return path
+
+    def join_simulated(self, nodes: int) -> Path:
+        """One file for all simulated nodes, and a state for each."""
+        path = self._node_file("nodes")
+        node = Node.read(path)
+        for number in range(nodes):
+            if not node.memory(number).exists():
+                join(node, member=number, source=self._secret(number))
+        return path
+
+    def _node_file(self, name: str) -> Path:
+        path = self.folder / f"{name}.toml"
+        if not path.exists():
+            with contextlib.closing(Analyst(self.analyst_home, reading=True)) as analyst:
+                path.write_text(analyst.node(state=self.folder / "state" / name).to_toml())
+        return path
+
+    def _secret(self, number: int) -> Path:
+        return self.folder / "registrar" / "secrets" / f"{number + 1:06d}.secret"
 
     def environment(self, **more: str) -> dict[str, str]:
         scripts = sysconfig.get_path("scripts")
@@ -171,6 +211,24 @@ class Machine:
         self.start("superlink", [*command, "--disable-runtime-dependency-installation", *options], **environment)
         self.wait_until("superlink", lambda: self._answers(self.ports["superlink"], "/health"))
 
+    def start_proxy(self) -> None:
+        """nginx between the nodes and the SuperLink, if it is installed."""
+        program = nginx()
+        if program is None:
+            return
+        home = self.folder / "proxy"
+        path = link.write(
+            home,
+            host="127.0.0.1",
+            port=self.ports["proxy"],
+            superlink=self.ports["superlink"],
+            certificate=self.tls / "server.pem",
+            key=self.tls / "server.key",
+            authority=self.tls / "ca.pem",
+        )
+        self.start("proxy", [program, "-e", "stderr", "-p", str(home), "-c", str(path), "-g", "daemon off;"])
+        self.wait_until("proxy", lambda: _listens(self.ports["proxy"]))
+
     def start_supernode(self, number: int, *, nodes: int) -> None:
         """A SuperNode with its own settings and its own key, which the SuperLink knows."""
         name = f"node-{number}"
@@ -180,8 +238,8 @@ class Machine:
         if name not in self.registered:  # with this SuperLink, which remembers nothing of an earlier one
             self.flwr("supernode", "register", str(key) + ".pub", "shoal")
             self.registered.add(name)
-        config = f'{NODE_CONFIG}="{self.node_file(name, noise=SECURE)}" partition-id={number} num-partitions={nodes}'
-        command = ["flower-supernode", "--superlink", f"127.0.0.1:{self.ports['superlink']}"]
+        config = f'{NODE_CONFIG}="{self.join_one(number)}" partition-id={number} num-partitions={nodes}'
+        command = ["flower-supernode", "--superlink", f"127.0.0.1:{self.ports.get('proxy', self.ports['superlink'])}"]
         command += ["--root-certificates", str(self.tls / "ca.pem"), "--auth-supernode-private-key", str(key)]
         self.start(name, [*command, "--port", str(free_port()), "--node-config", config])
 
@@ -204,7 +262,9 @@ class Machine:
 
     def submit(self, *options: str) -> str:
         """Start a run of the app; its number."""
-        return str(self.flwr("run", str(self.folder / "app"), "shoal", *options)["run-id"])
+        config = " ".join(f"{k}={json.dumps(v)}" for k, v in self._run_config().items())
+        app = self.app or self.folder / "app"
+        return str(self.flwr("run", str(app), "shoal", "--run-config", config, *options)["run-id"])
 
     def run_status(self, run: str) -> str:
         """The status of a run, such as `finished:completed`."""
@@ -228,6 +288,16 @@ class Machine:
         self.stop(*self.processes)
 
 
+def nginx() -> str | None:
+    """The program, wherever Debian has put it."""
+    return shutil.which("nginx", path=f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin{os.pathsep}/sbin")
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     """To the whole group of a process, if any of it is left."""
     with contextlib.suppress(ProcessLookupError):
@@ -236,11 +306,12 @@ def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 @contextlib.contextmanager
 def deployment(machine: Machine, settings: Settings, *, nodes: int) -> Iterator[Machine]:
-    """Analyst, SuperLink and SuperNodes as real processes with TLS on loopback."""
-    machine.set_up(settings)
+    """Analyst, SuperLink, proxy and SuperNodes as real processes with TLS on loopback."""
+    machine.set_up(settings, nodes=nodes)
     try:
         machine.start_analyst()
         machine.start_superlink("--enable-supernode-auth")
+        machine.start_proxy()
         with ThreadPoolExecutor(os.cpu_count()) as several:
             list(several.map(lambda number: machine.start_supernode(number, nodes=nodes), range(nodes)))
         yield machine
@@ -249,12 +320,12 @@ def deployment(machine: Machine, settings: Settings, *, nodes: int) -> Iterator[
 
 
 @contextlib.contextmanager
-def simulation(machine: Machine, settings: Settings) -> Iterator[Machine]:
+def simulation(machine: Machine, settings: Settings, *, nodes: int) -> Iterator[Machine]:
     """Analyst and SuperLink as real processes, nodes in Flower's simulation engine, with its fast noise."""
-    machine.set_up(settings)
+    machine.set_up(settings, nodes=nodes)
     try:
         machine.start_analyst()
-        machine.start_superlink("--simulation", **{NODE_FILE: str(machine.node_file("nodes", noise=SIMULATION))})
+        machine.start_superlink("--simulation", **{NODE_FILE: str(machine.join_simulated(nodes))})
         yield machine
     finally:
         machine.stop_all()
@@ -263,7 +334,7 @@ def simulation(machine: Machine, settings: Settings) -> Iterator[Machine]:
 def follow(machine: Machine, run: str, progress: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
     """Wait for a run to end; `progress` is called with each round as it closes. All rounds are returned."""
     shown, asked = 0, time.monotonic()
-    with contextlib.closing(Analyst(machine.analyst_home)) as analyst:
+    with contextlib.closing(Analyst(machine.analyst_home, reading=True)) as analyst:
         while True:
             rows = analyst.rounds()
             for row in rows[shown:]:

@@ -2,11 +2,18 @@
 
 The only body that it reads is a batch, which streams through: memory does not depend on its length. The
 shuffler learns the number of users and epsilon, never how many checked in. Nothing is logged about requests.
+
+Strangers can connect, and get little for it: a handshake must be over and a request must have begun within
+some seconds; of the connections on which nothing is asked the oldest is closed when there are too many, so
+that a new one, the shuffler's, always gets in; and requests without the password are answered a few at a time.
 """
 
 import asyncio
+import base64
+import resource
 import secrets
 import sys
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -19,6 +26,9 @@ from fastapi.responses import JSONResponse
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from pydantic import BaseModel, Field
 from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn import Config, Server
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from shoal import __version__
 from shoal.integrations.flower.analyst import (
@@ -35,6 +45,14 @@ BLOCK = 4 << 20
 """Bytes gathered before they are opened and added up."""
 SILENCE = 60.0
 """Seconds without a byte after which a batch is given up."""
+HANDSHAKE, HEADER, IDLE = 10.0, 10.0, 30.0
+"""Seconds for a TLS handshake, for a request's head, and between two requests on one connection."""
+QUIET_MAX = 64
+"""Connections on which nothing is being asked."""
+STRANGERS = 50
+"""Requests a second without the password that are looked at; as many may come at once."""
+FILES = 65_536
+"""Open files and connections that the service asks the system for."""
 STATUS = {ConflictError: 409, ExhaustedError: 403, BusyError: 503, BatchError: 422, TooLargeError: 413}
 
 
@@ -54,7 +72,8 @@ class Waiting(BaseModel):
     round: int
     length: int = Field(description="Bytes of a sealed report.")
     dimension: int = Field(description="Numbers of the model.")
-    minimum: int = Field(description="Fewest reports of a batch.")
+    minimum: int = Field(description="Fewest users of a round.")
+    opening: str = Field(description="The analyst's signature under this round and its model, in base64.")
 
 
 class Bracket(BaseModel):
@@ -76,6 +95,33 @@ class Closed(BaseModel):
     guarantee: str
 
 
+class Throttle:
+    """Requests without the password, a limited number in a second; those with it are not held up by them."""
+
+    def __init__(self, app: ASGIApp, *, password: str) -> None:
+        self._app, self._expected = app, f"Bearer {password}".encode()
+        self._left, self._at = float(STRANGERS), time.monotonic()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and not self._known(scope) and not self._allowed():
+            refusal = JSONResponse({"detail": "too many requests without the password"}, 429, {"Retry-After": "1"})
+            await refusal(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _known(self, scope: Scope) -> bool:
+        given = dict(scope["headers"]).get(b"authorization", b"")
+        return secrets.compare_digest(given, self._expected)
+
+    def _allowed(self) -> bool:
+        now = time.monotonic()
+        self._left, self._at = min(STRANGERS, self._left + (now - self._at) * STRANGERS), now
+        if self._left < 1.0:
+            return False
+        self._left -= 1.0
+        return True
+
+
 def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": Refusal} for status in statuses}
 
@@ -83,12 +129,13 @@ def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
 def make_app(analyst: Analyst) -> FastAPI:
     """The service of one analyst."""
     app = FastAPI(title="shoal analyst", version=__version__, docs_url=None, redoc_url=None)
-    bearer = HTTPBearer(auto_error=False, description="The content of the analyst's file `token`.")
+    app.add_middleware(Throttle, password=analyst.password)
+    bearer = HTTPBearer(auto_error=False, description="The content of the analyst's file `password`.")
 
     def known(credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> None:
         given = credentials.credentials if credentials else ""
-        if not secrets.compare_digest(given.encode(), analyst.token.encode()):
-            raise HTTPException(401, "a request must carry the analyst's token", {"WWW-Authenticate": "Bearer"})
+        if not secrets.compare_digest(given.encode(), analyst.password.encode()):
+            raise HTTPException(401, "a request must carry the analyst's password", {"WWW-Authenticate": "Bearer"})
 
     guarded: dict[str, Any] = {"dependencies": [Depends(known)]}
     number_type = Annotated[int, PathParameter(ge=1, le=ROUND_MAX)]
@@ -110,21 +157,23 @@ def make_app(analyst: Analyst) -> FastAPI:
         """Whether the service is up."""
         return Health(version=__version__)
 
-    @app.post("/v1/rounds", responses=_refusals(401, 403), **guarded)
+    @app.post("/v1/rounds", responses=_refusals(401, 403, 429), **guarded)
     def open_round() -> Waiting:
-        """Open the next round, or name the one that is open; 403 if it could exceed the budget."""
-        settings = analyst.settings
+        """Open the next round, or name the one that is open; 403 if the budget or the roster does not allow it."""
+        task = analyst.settings.task
+        number, signature = analyst.signature()
         return Waiting(
-            round=analyst.open_round(),
-            length=settings.task.length,
-            dimension=settings.task.dimension,
-            minimum=settings.minimum,
+            round=number,
+            length=task.length,
+            dimension=task.dimension,
+            minimum=task.minimum,
+            opening=base64.b64encode(signature).decode(),
         )
 
     @app.get(
         "/v1/rounds/{number}/model",
         response_class=Response,
-        responses={200: {"content": {"application/octet-stream": {}}}, **_refusals(401, 409, 422)},
+        responses={200: {"content": {"application/octet-stream": {}}}, **_refusals(401, 409, 422, 429)},
         **guarded,
     )
     def model(number: number_type) -> Response:
@@ -136,7 +185,7 @@ def make_app(analyst: Analyst) -> FastAPI:
 
     @app.put(
         "/v1/rounds/{number}/reports",
-        responses=_refusals(401, 403, 408, 409, 413, 415, 422, 503),
+        responses=_refusals(401, 403, 408, 409, 413, 415, 422, 429, 503),
         openapi_extra={
             "requestBody": {
                 "required": True,
@@ -187,13 +236,68 @@ async def _blocks(request: Request) -> AsyncIterator[bytes]:
             return
 
 
+class Impatient(H11Protocol):
+    """uvicorn's protocol for connections on which something must be asked, and soon."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait(HEADER)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ask()
+        super().connection_lost(exc)
+
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._ask()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete and not self.transport.is_closing():  # else the next request has begun
+            self._wait(IDLE)
+
+    @property
+    def _quiet(self) -> dict["Impatient", asyncio.TimerHandle]:
+        """All connections of this server on which nothing is asked, the oldest first."""
+        quiet: dict[Impatient, asyncio.TimerHandle] = self.config.__dict__.setdefault("quiet", {})
+        return quiet
+
+    def _wait(self, seconds: float) -> None:
+        self._ask()
+        if len(self._quiet) >= QUIET_MAX:
+            next(iter(self._quiet))._give_up()
+        self._quiet[self] = self.loop.call_later(seconds, self._give_up)
+
+    def _ask(self) -> None:
+        timer = self._quiet.pop(self, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _give_up(self) -> None:
+        self._ask()
+        self.transport.abort()
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop whose servers do not wait a minute for a handshake."""
+
+    def create_server(self, *args: Any, **options: Any) -> Any:
+        if options.get("ssl") is not None:
+            options["ssl_handshake_timeout"] = HANDSHAKE
+        return super().create_server(*args, **options)
+
+
 def serve(analyst: Analyst, *, host: str, port: int, certificate: Path, key: Path) -> None:
     """Run the service until it is stopped."""
-    import uvicorn
-
-    server = uvicorn.Server(
-        uvicorn.Config(
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    enough = FILES if most == resource.RLIM_INFINITY else min(most, FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (enough, most))
+    server = Server(
+        Config(
             make_app(analyst),
+            http=Impatient,
+            ws="none",
             host=host,
             port=port,
             ssl_certfile=str(certificate),
@@ -202,17 +306,17 @@ def serve(analyst: Analyst, *, host: str, port: int, certificate: Path, key: Pat
             log_level="warning",
             server_header=False,
             date_header=False,
-            limit_concurrency=64,
-            timeout_keep_alive=30,
+            timeout_keep_alive=int(IDLE),
         )
     )
-    budget = analyst.settings.budget
+    task = analyst.settings.task
     print(
-        f"analyst of task {analyst.settings.task.name} at https://{host}:{port}, waiting for round "
-        f"{analyst.next_round}; budget: epsilon = {budget.epsilon:g} at delta = {budget.delta:g} "
-        f"({budget.crowd} crowd, zero-out adjacency)",
+        f"analyst of task {task.name} at https://{host}:{port}, waiting for round {analyst.next_round} with at least "
+        f"{task.minimum} users; budget: epsilon = {task.epsilon:g} at delta = {task.delta:g} "
+        f"({task.crowd} crowd, zero-out adjacency)",
         flush=True,
     )
-    server.run()
+    with asyncio.Runner(loop_factory=_Loop) as runner:
+        runner.run(server.serve())
     if not server.started:
         sys.exit(1)

@@ -1,7 +1,9 @@
 """The shuffler: a Flower strategy that collects sealed reports, permutes them and hands them to the analyst.
 
-Each round it sends the model to all nodes, takes nothing but the sealed bytes from each reply, and refuses
-to go on with fewer than `minimum` of them. What follows survives a crash at any point (`Journal`):
+Each round it sends the model to all nodes, with the analyst's signature under both, takes nothing but the
+sealed bytes from each reply, and refuses to go on with fewer than `minimum` of them. How many of them are of
+users it cannot tell: the analyst counts, and a batch that it refuses is collected again. What follows survives
+a crash at any point (`Journal`):
 
 1. replies are spooled to disk as they arrive, so memory does not grow with their number;
 2. they are copied in an order drawn from the operating system's generator, the copy is made durable, and
@@ -9,14 +11,19 @@ to go on with fewer than `minimum` of them. What follows survives a crash at any
 3. the permuted batch is delivered until the analyst confirms it, and only then removed.
 
 A shuffler that dies before 2 asks the nodes again, which give the same bytes as before; one that dies after
-2 delivers the same batch in the same order, which the analyst counts once. The shuffler keeps no node ids
-and no times. There is no federated evaluation: it would tell about nodes outside the seal.
+2 delivers the same batch in the same order, which the analyst counts once. A batch that was damaged on the
+disk is set aside, and the nodes are asked again. The shuffler keeps no node ids and no times. Of nodes that do
+not report the log says how many there were for which reason, in words that do not depend on data. There is no
+federated evaluation: it would tell about nodes outside the seal.
 """
 
 from __future__ import annotations
 
-import fcntl
+import base64
+import collections
+import contextlib
 import itertools
+import math
 import random
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -34,6 +41,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from shoal import _validate
 from shoal.integrations.flower import files
 from shoal.integrations.flower.client import ARRAYS, CONFIG, LOG, SEALED
+from shoal.integrations.flower.node import REFUSALS
 
 SLICE = 16
 """Messages pushed or pulled at once: what of a round is in memory at any time."""
@@ -47,12 +55,7 @@ class Journal:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._lock = open(self.folder / "lock", "w")  # noqa: SIM115 (held for as long as the process lives)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self._lock.close()
-            raise ValueError(f"{self.folder} must belong to one shuffler: another process uses it") from None
+        self._lock = files.lock(self.folder, whose="shuffler")
         self._spool = self.folder / "arrivals.spool"
         for left in (self._spool, *self.folder.glob("*.draft")):
             left.unlink(missing_ok=True)
@@ -64,8 +67,15 @@ class Journal:
         return self.folder / f"round-{number:010d}.batch"
 
     def pending(self) -> list[int]:
-        """Rounds whose batch is written down and not confirmed."""
-        return sorted(int(path.stem.removeprefix("round-")) for path in self.folder.glob("round-*.batch"))
+        """Rounds whose batch is written down and not confirmed; a damaged one is set aside."""
+        found = []
+        for path in sorted(self.folder.glob("round-*.batch")):
+            if files.whole(path):
+                found.append(int(path.stem.removeprefix("round-")))
+            else:
+                LOG.error("%s is damaged: it is set aside, and the nodes are asked again if its round is open", path)
+                path.replace(path.with_suffix(".damaged"))
+        return found
 
     def collect(self, number: int, reports: Iterable[bytes], *, length: int, minimum: int) -> Path | None:
         """Spool the reports and write them down, permuted; None if there are fewer than `minimum`."""
@@ -90,7 +100,7 @@ class Journal:
                         arrivals.seek(place * length)
                         yield arrivals.read(length)
 
-                files.replace(self.batch(number), permuted())
+                files.replace_summed(self.batch(number), permuted())
         finally:
             self._spool.unlink(missing_ok=True)
             files.sync_folder(self.folder)
@@ -106,6 +116,10 @@ class AnalystError(RuntimeError):
     """The analyst refused, or could not be reached for too long."""
 
 
+class RefusedBatchError(AnalystError):
+    """The analyst opened the batch and does not close the round with it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class OpenRound:
     """What the analyst says about the round it waits for; `number` is None when it opens no more."""
@@ -113,20 +127,23 @@ class OpenRound:
     number: int | None
     length: int
     dimension: int
+    opening: bytes = b""
     reason: str = ""
 
 
 class AnalystClient:
     """The analyst as the shuffler sees it: over TLS, patient with restarts, impatient with refusals."""
 
-    def __init__(self, *, url: str, token: str, authority: str | Path | None = None, patience: float = 600.0) -> None:
+    def __init__(
+        self, *, url: str, password: str, authority: str | Path | None = None, patience: float = 600.0
+    ) -> None:
         if not url.startswith("https://"):
             raise ValueError(f"url must start with https://, got {url!r}")
         context = httpx.create_ssl_context(verify=str(authority)) if authority else httpx.create_ssl_context()
         self._http = httpx.Client(
             base_url=url,
             verify=context,
-            headers={"Authorization": f"Bearer {token}"},
+            headers={"Authorization": f"Bearer {password}"},
             timeout=httpx.Timeout(10.0, read=300.0),
             trust_env=False,
         )
@@ -139,6 +156,7 @@ class AnalystClient:
             number=answer.get("round"),
             length=answer.get("length", 0),
             dimension=answer.get("dimension", 0),
+            opening=base64.b64decode(answer.get("opening", "")),
             reason=answer.get("detail", ""),
         )
 
@@ -148,20 +166,21 @@ class AnalystClient:
 
     def deliver(self, number: int, batch: Path) -> dict[str, Any]:
         """The analyst's answer to a batch; the same batch has the same answer however often it is delivered."""
+        size = batch.stat().st_size - files.SUM_BYTES
 
         def put() -> httpx.Response:
             with open(batch, "rb") as file:
                 return self._http.put(
                     f"/v1/rounds/{number}/reports",
-                    content=iter(lambda: file.read(BLOCK), b""),
-                    headers={
-                        "Content-Type": "application/octet-stream",
-                        "Content-Length": str(batch.stat().st_size),
-                    },
+                    content=(file.read(min(BLOCK, size - start)) for start in range(0, size, BLOCK)),
+                    headers={"Content-Type": "application/octet-stream", "Content-Length": str(size)},
                 )
 
-        answer: dict[str, Any] = self._ask(put).json()
-        return answer
+        answer = self._ask(put, allowed=(200, 403, 422))
+        if answer.status_code != 200:
+            raise RefusedBatchError(f"the analyst refused the batch of round {number}: {answer.json()['detail']}")
+        closed: dict[str, Any] = answer.json()
+        return closed
 
     def close(self) -> None:
         self._http.close()
@@ -189,8 +208,10 @@ class Shuffler(Strategy):
     """Flower strategy: every node is asked, nobody is named, each round reaches the analyst exactly once.
 
     `minimum` is the smallest batch that is passed on; `timeout` the time that nodes have for a round
-    (those that are late are left out, which the analyst's ledger accounts for); `attempts` how often a
-    round that stays below the minimum is tried before the run ends.
+    (those that are late are left out, which the analyst's ledger accounts for). Once `enough` of the nodes,
+    as a share of those that were asked, have replied, the rest has `grace` seconds left, so that a few slow or
+    dead nodes do not hold a round. `attempts` is how often a round that stays below the minimum, or whose batch
+    the analyst refuses, is tried before the run ends.
     """
 
     def __init__(
@@ -200,28 +221,34 @@ class Shuffler(Strategy):
         journal: Journal,
         minimum: int,
         timeout: float = 3600.0,
+        enough: float = 0.9,
+        grace: float = 60.0,
         attempts: int = 3,
         poll: float = 0.5,
     ) -> None:
         self.analyst, self.journal = analyst, journal
         self.minimum = _validate.integer("minimum", minimum, minimum=2, maximum=_validate.USERS_MAX)
         self.timeout = _validate.real("timeout", timeout)
+        self.enough = _validate.rate(enough, "enough")
+        self.grace = _validate.real("grace", grace)
         self.attempts = _validate.integer("attempts", attempts, minimum=1, maximum=10**6)
         self.poll = _validate.real("poll", poll)
         self._length = 0
+        self._opening = b""
 
     @classmethod
     def from_file(cls, path: str | Path) -> Shuffler:
         """The shuffler that a TOML file on its own machine describes."""
         data = tomllib.loads(Path(path).read_text())
-        needed, known = {"url", "token", "journal", "minimum"}, {"authority", "timeout", "attempts", "patience"}
+        needed = {"url", "password", "journal", "minimum"}
+        known = {"authority", "timeout", "enough", "grace", "attempts", "patience"}
         if not needed <= set(data) <= needed | known:
             raise ValueError(
                 f"{path} must have {', '.join(sorted(needed))}, got {', '.join(sorted(data)) or 'nothing'}"
             )
         analyst = AnalystClient(
             url=data.pop("url"),
-            token=Path(data.pop("token")).read_text().strip(),
+            password=Path(data.pop("password")).read_text().strip(),
             authority=data.pop("authority", None),
             patience=data.pop("patience", 600.0),
         )
@@ -249,7 +276,8 @@ class Shuffler(Strategy):
         self.summary()
         result = Result()
         for number in self.journal.pending():
-            result.train_metrics_clientapp[number] = self._deliver(number)
+            with contextlib.suppress(RefusedBatchError):  # then it is collected again below
+                result.train_metrics_clientapp[number] = self._deliver(number)
         while True:
             waiting = self.analyst.open_round()
             if waiting.number is None:
@@ -262,9 +290,8 @@ class Shuffler(Strategy):
                 result.evaluate_metrics_serverapp[number - 1] = metrics
             if number > num_rounds:
                 break
-            self._length = waiting.length
-            self._collect(number, arrays, train_config or ConfigRecord(), grid)
-            result.train_metrics_clientapp[number] = self._deliver(number)
+            self._length, self._opening = waiting.length, waiting.opening
+            result.train_metrics_clientapp[number] = self._close(number, arrays, train_config or ConfigRecord(), grid)
         return result
 
     def configure_train(
@@ -276,7 +303,8 @@ class Shuffler(Strategy):
             if time.monotonic() > deadline:
                 raise AnalystError(f"minimum is {self.minimum} nodes, only {len(nodes)} are connected")
             time.sleep(self.poll)
-        content = RecordDict({ARRAYS: arrays, CONFIG: ConfigRecord({**config, "round": server_round})})
+        opened = ConfigRecord({**config, "round": server_round, "opening": self._opening})
+        content = RecordDict({ARRAYS: arrays, CONFIG: opened})
         LOG.info("round %d: asking %d nodes", server_round, len(nodes))
         return (
             Message(content, dst_node_id=node, message_type=MessageType.TRAIN, group_id=str(server_round))
@@ -299,12 +327,19 @@ class Shuffler(Strategy):
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
         return None
 
-    def _collect(self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> None:
+    def _close(self, number: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> MetricRecord:
+        """Collect and deliver until the analyst has closed the round."""
+        trouble = ""
         for _ in range(self.attempts):
             self.aggregate_train(number, self._replies(grid, self.configure_train(number, arrays, config, grid)))
-            if self.journal.batch(number).exists():
-                return
-        raise AnalystError(f"minimum is {self.minimum} reports, round {number} stayed below it {self.attempts} times")
+            if not self.journal.batch(number).exists():
+                trouble = f"minimum is {self.minimum} reports"
+                continue
+            try:
+                return self._deliver(number)
+            except RefusedBatchError as error:
+                trouble = str(error)
+        raise AnalystError(f"round {number} could not be closed in {self.attempts} attempts: {trouble}")
 
     def _replies(self, grid: Grid, messages: Iterable[Message]) -> Iterator[Message]:
         """Replies as they come in, a few at a time, until all are there or the time is up."""
@@ -313,6 +348,9 @@ class Shuffler(Strategy):
         stream = iter(messages)
         while some := list(itertools.islice(stream, SLICE)):
             pending.extend(m for m in grid.push_messages(some) if m)
+        few = len(pending) - max(self.minimum, math.ceil(self.enough * len(pending)))
+        """So many may be missing when the grace begins."""
+        hurried = False
         while pending and time.monotonic() < deadline:
             answered = set()
             for start in range(0, len(pending), SLICE):
@@ -320,33 +358,48 @@ class Shuffler(Strategy):
                     answered.add(reply.metadata.reply_to_message_id)
                     yield reply
             pending = [m for m in pending if m not in answered]
+            if len(pending) <= few and not hurried:
+                hurried, deadline = True, min(deadline, time.monotonic() + self.grace)
             if not answered:
                 time.sleep(self.poll)
+        if pending:
+            LOG.warning("%d nodes did not answer in time", len(pending))
 
     def _deliver(self, number: int) -> MetricRecord:
-        answer = self.analyst.deliver(number, self.journal.batch(number))
+        try:
+            answer = self.analyst.deliver(number, self.journal.batch(number))
+        except RefusedBatchError as error:
+            LOG.error("%s", error)
+            self.journal.done(number)
+            raise
         self.journal.done(number)
         LOG.info("round %d: %s", number, answer["guarantee"])
         return MetricRecord({"users": int(answer["users"]), "epsilon": float(answer["epsilon"]["upper"])})
 
 
 def _sealed(replies: Iterable[Message]) -> Iterator[bytes]:
-    """The sealed bytes of each reply, and nothing else of it."""
+    """The sealed bytes of each reply, and nothing else of it; the log says how many did not report, and why."""
+    reasons: collections.Counter[str] = collections.Counter()
     for reply in replies:
         if reply.has_error():
-            LOG.warning("a node did not report (code %s)", reply.error.code)
+            # Only words of our own: a reason that came with an error could be anything, also something about data.
+            reasons[REFUSALS.get(reply.error.code, f"Flower's error code {reply.error.code}")] += 1
             continue
         records = reply.content.config_records
         sealed = records[SEALED].get("sealed") if SEALED in records else None
         if isinstance(sealed, bytes):
             yield sealed
         else:
-            LOG.warning("a reply without a sealed report was dropped")
+            reasons["a reply without a sealed report"] += 1
+    for reason, count in sorted(reasons.items()):
+        LOG.warning("%d nodes did not report: %s", count, reason)
 
 
 def _shaped(vector: np.ndarray[Any, np.dtype[np.float32]], like: ArrayRecord) -> ArrayRecord:
     """A flat vector as arrays of the names, shapes and types of `like`."""
     templates = {name: array.numpy() for name, array in like.items()}
+    if wrong := {str(t.dtype) for t in templates.values()} - {"float32", "float64"}:
+        raise ValueError(f"initial_arrays must be of type float32 or float64, got {', '.join(sorted(wrong))}")
     sizes = [t.size for t in templates.values()]
     if sum(sizes) != len(vector):
         raise AnalystError(f"the analyst's model must have {sum(sizes)} numbers, got {len(vector)}")

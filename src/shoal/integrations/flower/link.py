@@ -1,0 +1,144 @@
+"""The link to the nodes: a proxy that lets Flower's fleet interface through, and nothing else.
+
+A SuperLink serves three interfaces on one port: the fleet's, which nodes need and which knows them by their keys;
+the control interface, by which apps are started and nodes are registered, and which asks nobody who they are;
+and the runtime interface, for the processes that it starts itself. So the SuperLink listens on loopback, where
+only those with an account on its machine reach it, and nginx stands in front of it. Each address that nodes
+need is named in full, and what is passed on is that address and not the one that was asked for: there is
+nothing to be decoded, normalised or smuggled. nginx keeps no log of requests, and no part of one on disk.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from shoal import _validate
+
+FLEET = (
+    "activate-node",
+    "deactivate-node",
+    "send-node-heartbeat",
+    "pull-messages",
+    "push-messages",
+    "get-run",
+    "get-fab",
+    "push-object",
+    "pull-object",
+    "confirm-message-received",
+)
+"""What an authenticated SuperNode asks for. Registration is the operator's, by the control interface."""
+
+CONFIGURATION = """\
+# The only way to the SuperLink at {upstream}: its fleet interface. Written by 'shoal flower proxy'.
+# Start it with: nginx -e stderr -p {folder} -c {folder}/nginx.conf
+pid {folder}/nginx.pid;
+error_log stderr warn;
+worker_processes auto;
+worker_rlimit_nofile 16384;
+
+events {{
+    worker_connections 8192;
+}}
+
+http {{
+    access_log off;
+    server_tokens off;
+    client_body_temp_path {folder}/temporary;
+    proxy_temp_path {folder}/temporary;
+    fastcgi_temp_path {folder}/temporary;
+    uwsgi_temp_path {folder}/temporary;
+    scgi_temp_path {folder}/temporary;
+
+    # Strangers: few connections and few requests from one address, and no patience.
+    limit_conn_zone $binary_remote_addr zone=connections:10m;
+    limit_req_zone $binary_remote_addr zone=requests:10m rate={rate}r/s;
+    limit_conn connections {connections};
+    limit_req zone=requests burst={burst} nodelay;
+    client_header_timeout 10s;
+    client_body_timeout 30s;
+    send_timeout 30s;
+    keepalive_timeout 75s;
+    reset_timedout_connection on;
+
+    server {{
+        listen {host}:{port} ssl;
+        ssl_certificate {certificate};
+        ssl_certificate_key {key};
+        ssl_protocols TLSv1.2 TLSv1.3;
+
+        # Sealed reports pass through: nothing of them is written to disk.
+        client_max_body_size 64m;
+        proxy_request_buffering off;
+        proxy_max_temp_file_size 0;
+        proxy_http_version 1.1;
+        proxy_set_header Host localhost;
+        proxy_set_header Connection "";
+        proxy_read_timeout 120s;
+        proxy_ssl_trusted_certificate {authority};
+        proxy_ssl_verify on;
+        proxy_ssl_name {name};
+
+{locations}
+
+        location / {{
+            return 403;
+        }}
+    }}
+}}
+"""
+LOCATION = """\
+        location = /v1/fleet/{word} {{
+            limit_except POST {{ deny all; }}
+            proxy_pass https://{upstream}/v1/fleet/{word};
+        }}"""
+
+
+def write(
+    folder: Path,
+    *,
+    port: int,
+    superlink: int,
+    certificate: Path,
+    key: Path,
+    authority: Path,
+    host: str = "0.0.0.0",
+    name: str = "localhost",
+    rate: int = 100,
+    connections: int = 200,
+) -> Path:
+    """nginx's configuration for a SuperLink on loopback, in a folder of its own.
+
+    `name` is a DNS name in the SuperLink's certificate; `rate` (requests a second) and `connections` are what one
+    address may have, to be raised where many nodes share one.
+    """
+    for what, path in {"certificate": certificate, "key": key, "authority": authority}.items():
+        if not path.is_file():
+            raise ValueError(f"{what} must be a file in PEM format, got {path}")
+    ports = {"port": port, "superlink": superlink}
+    for what, value in ports.items():
+        _validate.integer(what, value, minimum=1, maximum=65_535)
+    _validate.integer("rate", rate, minimum=1, maximum=10**6)
+    _validate.integer("connections", connections, minimum=1, maximum=10**6)
+    home = folder.resolve()
+    words = [str(home), str(certificate.resolve()), str(key.resolve()), str(authority.resolve()), host, name]
+    if bad := [w for w in words if any(c in w for c in " ;{}\"'\\$\n\t#")]:
+        raise ValueError(f"names and paths must be without spaces, quotes and special characters, got {bad[0]!r}")
+    (home / "temporary").mkdir(parents=True, exist_ok=True, mode=0o700)
+    upstream = f"127.0.0.1:{superlink}"
+    text = CONFIGURATION.format(
+        folder=words[0],
+        certificate=words[1],
+        key=words[2],
+        authority=words[3],
+        host=host,
+        name=name,
+        port=port,
+        upstream=upstream,
+        rate=rate,
+        burst=10 * rate,
+        connections=connections,
+        locations="\n".join(LOCATION.format(word=word, upstream=upstream) for word in FLEET),
+    )
+    path = home / "nginx.conf"
+    path.write_text(text)
+    return path
