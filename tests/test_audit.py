@@ -199,7 +199,7 @@ def test_choosing_costs_no_confidence():
     same = 0
     for seed in range(100):
         games = np.random.default_rng(seed).standard_normal((2, 400, 1))
-        event = module._choose(games, np.ones(1), 1e-6, 0.3)
+        event = module.choose(games, np.ones(1), 1e-6, 0.3)
         same += lower_bound(*event.count(games), 400, delta=1e-6, alpha=0.3) > 0.0
     assert same > 60
 

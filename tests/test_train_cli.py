@@ -68,6 +68,7 @@ def test_the_presets():
         "rounds": "5540",
         "delta": "1/60000",
         "learning_rate": 3.0,
+        "network": "small",
     }
 
 
@@ -102,7 +103,7 @@ BAD = [
     (["--resume", "{}/nowhere", "--sigma", "2"], "sigma cannot be given with resume"),
     (["--report", "{}/nowhere"], "is not a run folder"),
     (["--learning-rate", "1e38", "--users", "100", "--rounds", "9"], "use a smaller learning rate"),
-    (["--epsilon", "1e-9", "--users", "100"], "epsilon"),
+    (["--epsilon", "1e-9", "--users", "100", "--sigma", "2"], "epsilon"),
 ]
 
 
@@ -164,7 +165,7 @@ def test_without_torch_the_command_says_what_to_install():
 def test_examples_in_the_help_are_complete_commands():
     text = run("train", "--help").output
     examples = re.findall(r"^\s+(shoal train.*)$", text, re.MULTILINE)
-    assert len(examples) == 4
+    assert len(examples) == 5
     for example in examples:
         for option in re.findall(r"--[a-z-]+", example):
             assert option in text.replace(example, "")

@@ -279,7 +279,7 @@ def test_damaged_run_folders(digits, tmp_path):
         ({"average": -0.1}, "average must be at least 0 and below 1, got -0.1"),
         ({"rounds": 0}, "rounds must be at least 1, got 0"),
         ({"epsilon": 0.0}, "epsilon must be positive, got 0.0"),
-        ({"network": "huge"}, "network must be one of small, opacus, got 'huge'"),
+        ({"network": "huge"}, "network must be one of small, opacus, histograms, got 'huge'"),
         ({"evaluate_every": 0}, "evaluate_every must be at least 1, got 0"),
         ({"seed": -3}, "seed must be at least 0, got -3"),
         ({"users": 399}, r"users of the mechanism must be those of the data \(399\), got 400"),

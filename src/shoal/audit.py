@@ -94,7 +94,8 @@ class Row:
     shape: str
     dimensions: tuple[int, ...]
     test: str
-    """\"optimal" (the likelihood ratio, which no test can beat) or "trained"."""
+    """\"optimal" (the likelihood ratio, which no test can beat), "trained", or "likelihood" (of a real training's
+    reports, by an approximation that costs strength and no validity)."""
 
     direction: str
     """\"forward" if P was the more likely world in the event that was measured, else "reverse"."""
@@ -591,7 +592,7 @@ def _train(games: FloatArray) -> FloatArray:
     return result
 
 
-def _choose(games: FloatArray, weights: FloatArray, delta: float, alpha: float) -> Event:
+def choose(games: FloatArray, weights: FloatArray, delta: float, alpha: float) -> Event:
     """The direction and threshold that would prove most in these games."""
     scores = games @ weights
     trials = scores.shape[1]
@@ -628,7 +629,7 @@ def _measure(
     if not game.exact:
         half = games.shape[1] // 2
         weights, games = _train(games[:, :half]), games[:, half:]
-    event = _choose(games, weights, delta, alpha)
+    event = choose(games, weights, delta, alpha)
     hits, alarms = (sum(c) for c in zip(*(event.count(batch) for batch in batches(trials, 2)), strict=True))
     return {
         "direction": "forward" if event.sign > 0 else "reverse",

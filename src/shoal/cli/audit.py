@@ -12,7 +12,7 @@ from shoal.cli.app import (
     AdjacencyChoice,
     AdjacencyOpt,
     Json,
-    KindArg,
+    Kind,
     Plot,
     Rate,
     Sample,
@@ -30,13 +30,25 @@ if TYPE_CHECKING:
 @app.command()
 @_clear_errors
 def audit(
-    mechanism: KindArg,
-    delta: Annotated[str, typer.Option(metavar="D", help="Delta, such as 1e-5 or 1/60000.", show_default=False)],
+    mechanism: Annotated[Kind | None, typer.Argument(help="The mechanism.", show_default=False)] = None,
+    delta: Annotated[
+        str | None, typer.Option(metavar="D", help="Delta, such as 1e-5 or 1/60000.", show_default=False)
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Attack the training of this run folder, with a planted user, instead."),
+    ] = None,
+    data_dir: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Where the run's data is kept. [default: cache]")
+    ] = None,
     users: Users = None,
     sample: Sample = None,
     rate: Rate = None,
     sigma: Sigma = None,
-    rounds: Annotated[str, typer.Option(metavar="T", help="Rounds, in all of which the crowd is the same.")] = "1",
+    rounds: Annotated[
+        str | None,
+        typer.Option(metavar="T", help="Rounds, in all of which the crowd is the same. [default: 1, or the run's]"),
+    ] = None,
     adjacency: AdjacencyOpt = AdjacencyChoice.zero_out,
     shapes: Annotated[
         str | None,
@@ -73,6 +85,8 @@ def audit(
     shoal audit check-in --users 50 --rate 0.2 --sigma 1 --delta 1e-5 --shapes identical,opposite --trials 5000
 
     shoal audit shuffle --users 5 --sigma 0.5 --delta 1e-5 --trials 20000 --plot audit.png
+
+    shoal audit --run runs/digits --rounds 20 --trials 200
     """
     from shoal.audit import audit as play
     from shoal.cli import parse, show
@@ -80,13 +94,23 @@ def audit(
 
     if plot is not None:
         check(plot)
+    if run is not None:
+        given = {"mechanism": mechanism, "users": users, "sample": sample, "rate": rate, "sigma": sigma, "delta": delta}
+        clash = [k for k, v in {**given, "shapes": shapes}.items() if v is not None]
+        if clash:
+            raise ValueError(f"{clash[0]} cannot be given with run: the run has its own")
+        row, played, settings = _of_run(run, data_dir, rounds, trials, seed, confidence, claim)
+        _tell([row], played, settings, as_json, plot)
+        return
+    if mechanism is None or delta is None:
+        raise ValueError(f"{'mechanism' if mechanism is None else 'delta'} must be given, or run: add --run DIR")
     if mechanism.value not in parse.CROWDED:
         raise ValueError(f"mechanism must be one of {', '.join(parse.CROWDED)} for an audit, got {mechanism.value}")
     given = {k: v for k, v in _given(users, sample, rate, None, sigma).items() if k != "bins"}
     m = parse.mechanism(mechanism.value, given, adjacency.value)
     asked: dict[str, Any] = {
         "delta": parse.number("delta", delta),
-        "rounds": parse.number("rounds", rounds),
+        "rounds": parse.number("rounds", "1" if rounds is None else rounds),
         "seed": parse.number("seed", seed),
         "confidence": parse.number("confidence", confidence),
         "claim": None if claim is None else parse.number("claim", claim),
@@ -99,6 +123,61 @@ def audit(
     with show.progress("certified bounds") as bar:
         progress = bar and (lambda shape, done: bar(f"{shape} crowd", done))
         rows = play(m, **asked, **games, progress=progress)
+    _tell(rows, m, asked, as_json, plot)
+
+
+def _of_run(
+    folder: Path,
+    data_dir: Path | None,
+    rounds: str | None,
+    trials: str | None,
+    seed: str,
+    confidence: str,
+    claim: str | None,
+) -> tuple[Row, Any, dict[str, Any]]:
+    """The game against the training of a run folder."""
+    try:
+        from shoal import learning
+        from shoal.learning.data import holds_records
+    except ModuleNotFoundError as error:
+        raise ValueError(str(error)) from None
+    from shoal import _validate
+    from shoal.cli import parse, show
+
+    config = learning.read_config(folder)
+    told = _validate.integer("seed", parse.number("seed", seed), minimum=0, maximum=2**63 - 1)
+    count = config.rounds if rounds is None else min(_validate.rounds(parse.number("rounds", rounds)), config.rounds)
+    asked: dict[str, Any] = {
+        "delta": config.delta,
+        "rounds": count,
+        "seed": told,
+        "confidence": parse.number("confidence", confidence),
+        "claim": None if claim is None else _validate.epsilon(parse.number("claim", claim), "claim"),
+    }
+    sys.path.insert(0, "")  # a model of the user's own
+    data = (
+        learning.read_records(config.data)
+        if holds_records(config.data)
+        else learning.load(config.data, data_dir=data_dir)
+    )
+    with show.progress("games") as bar:
+        row = learning.audit_run(
+            config,
+            data,
+            trials=200 if trials is None else int(parse.number("trials", trials)),
+            rounds=count,
+            seed=told,
+            confidence=asked["confidence"],
+            claim=asked["claim"],
+            progress=bar and (lambda done, total: bar(f"training {done:,} of {total:,}", done / total)),
+        )
+    return row, config.mechanism, asked
+
+
+def _tell(rows: list[Row], m: Any, asked: dict[str, Any], as_json: bool, plot: Path | None) -> None:
+    """Show the rows; exit code 1 if one contradicts its claim."""
+    from shoal.cli import show
+
     path = None if plot is None else _picture(rows, m, asked, plot)
     broken = [row for row in rows if not row.stands]
     if as_json:

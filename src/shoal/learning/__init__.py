@@ -1,12 +1,15 @@
 """Distributed learning under shuffled Gaussian reports: data, clients, shuffler, server, training.
 
-    data.py         embedded digits, MNIST, Fashion-MNIST, IDX files
+    data.py         embedded digits, MNIST, Fashion-MNIST, IDX files, records of any kind
+    features.py     what each user can make of its image without anybody else's data
     randomness.py   coins, noise and permutations: from the operating system, or from a seed
     clipping.py     per-user gradients, clipped and summed                       (torch)
-    model.py        networks                                                     (data, randomness)
+    model.py        networks                                                     (data, features, randomness)
     protocol.py     who takes part, clients, shuffler, server: one round         (clipping, randomness)
     ledger.py       epsilon by every accountant
+    plan.py         from a budget to noise, rounds, rate and learning rate       (protocol)
     training.py     configuration, rounds, checkpoints, metrics                  (all of the above)
+    game.py         the distinguishing game against a real training              (protocol, training)
     figures.py      pictures of a run                                            (ledger, training)
 
 >>> from shoal import learning
@@ -24,8 +27,10 @@ except ModuleNotFoundError as error:
     ) from None
 
 from shoal.learning.clipping import ClippedSum, clipped_each, clipped_sum
-from shoal.learning.data import DataError, Dataset, load
+from shoal.learning.data import DataError, Dataset, Records, collect, load, read_records
+from shoal.learning.game import audit_run
 from shoal.learning.ledger import LedgerEntry, accountants
+from shoal.learning.plan import Plan, plan
 from shoal.learning.protocol import CentralGaussian, Clients, Round, Shuffler, run_round
 from shoal.learning.training import Config, Row, Run, read_config, read_metrics, resume, start, train
 
@@ -37,16 +42,22 @@ __all__ = [
     "DataError",
     "Dataset",
     "LedgerEntry",
+    "Plan",
+    "Records",
     "Round",
     "Row",
     "Run",
     "Shuffler",
     "accountants",
+    "audit_run",
     "clipped_each",
     "clipped_sum",
+    "collect",
     "load",
+    "plan",
     "read_config",
     "read_metrics",
+    "read_records",
     "resume",
     "run_round",
     "start",

@@ -16,6 +16,9 @@ Then either
 Users are worked on in microbatches, so memory does not grow with their number. Models with trainable
 layers of other kinds, or that use a layer twice, go through `torch.func` with the same result.
 
+A user with several records has the gradient of its mean loss, which is clipped as one: `owners` says whose
+record each one is.
+
 **Error.** Norms and sums are computed in the model's precision. Clipped gradients are made shorter by
 a factor of 1 - 1e-5, more than the rounding of single precision, so that none is longer than C.
 """
@@ -38,7 +41,10 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 """From outputs and labels to one loss per user."""
 
 MICROBATCH = 512
-"""Users worked on at once: large enough for fast products, small enough for the cache."""
+"""Records worked on at once: large enough for fast products, small enough for the cache."""
+
+_MICROBATCH_LINEAR = 4_096
+"""The same for records that are rows of numbers, where little is kept of each."""
 
 _MARGIN = 1.0 - 1e-5
 _GHOST_POSITIONS = 16
@@ -76,16 +82,21 @@ def clipped_sum(
     labels: Tensor,
     *,
     clip: float,
+    owners: Tensor | None = None,
     loss: Loss = user_losses,
-    microbatch: int = MICROBATCH,
+    microbatch: int | None = None,
 ) -> ClippedSum:
-    """The sum over users of their gradients, each clipped to norm `clip`."""
-    per_user, bound = _checked(model, inputs, labels, clip, microbatch)
-    size = sum(p.numel() for p in trainable(model))
-    total = torch.zeros(size, dtype=torch.float64)
+    """The sum over users of their gradients, each clipped to norm `clip`.
+
+    Each record is a user, unless `owners` gives each record's user: 0, 1, 2, ... in this order, none left out.
+    """
+    per_user, bound, size = _checked(model, inputs, labels, owners, clip, microbatch)
+    total = torch.zeros(sum(p.numel() for p in trainable(model)), dtype=torch.float64, device=inputs.device)
     norms, losses = [inputs.new_zeros(0)], [inputs.new_zeros(0)]
-    for x, y in _microbatches(inputs, labels, microbatch):
+    for x, y, whose in _microbatches(inputs, labels, owners, size):
         found = per_user(model, x, y, loss)
+        if whose is not None:
+            found = _as_one(found, whose)
         norm = found.squares().sqrt()
         total += found.weighted(_factors(norm, bound)).to(total.dtype)
         norms.append(norm)
@@ -99,21 +110,36 @@ def clipped_each(
     labels: Tensor,
     *,
     clip: float,
+    owners: Tensor | None = None,
     loss: Loss = user_losses,
-    microbatch: int = MICROBATCH,
+    microbatch: int | None = None,
 ) -> Tensor:
     """Every user's clipped gradient, a row each: what the clients compute. Memory: users times parameters."""
-    _, bound = _checked(model, inputs, labels, clip, microbatch)
+    _, bound, size = _checked(model, inputs, labels, owners, clip, microbatch)
     rows = [inputs.new_zeros(0, sum(p.numel() for p in trainable(model)))]
-    for x, y in _microbatches(inputs, labels, microbatch):
+    for x, y, whose in _microbatches(inputs, labels, owners, size):
         found = _Each.of(model, x, y, loss)
+        if whose is not None:
+            found = _as_one(found, whose)
         rows.append(found.gradients * _factors(found.squares().sqrt(), bound)[:, None])
     return torch.cat(rows)
 
 
-def _microbatches(inputs: Tensor, labels: Tensor, size: int) -> Iterator[tuple[Tensor, Tensor]]:
-    for i in range(0, len(inputs), size):
-        yield inputs[i : i + size], labels[i : i + size]
+def _microbatches(
+    inputs: Tensor, labels: Tensor, owners: Tensor | None, size: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+    """Records with labels and, counted from 0, owners; a user's records are never divided."""
+    if owners is None:
+        for i in range(0, len(inputs), size):
+            yield inputs[i : i + size], labels[i : i + size], None
+        return
+    ends = torch.bincount(owners).cumsum(0).tolist() if len(owners) else []
+    first = 0
+    for user, end in enumerate(ends):
+        full = user + 1 == len(ends) or ends[user + 1] - first > size
+        if full:
+            yield inputs[first:end], labels[first:end], owners[first:end] - owners[first]
+            first = end
 
 
 def is_fast(model: nn.Module) -> bool:
@@ -137,14 +163,21 @@ def _is_known(layer: nn.Module) -> bool:
 
 
 def _checked(
-    model: nn.Module, inputs: Tensor, labels: Tensor, clip: float, microbatch: int
-) -> tuple[Callable[..., Any], float]:
+    model: nn.Module, inputs: Tensor, labels: Tensor, owners: Tensor | None, clip: float, microbatch: int | None
+) -> tuple[Callable[..., Any], float, int]:
+    """The way to gradients, the clipping norm, and the size of a microbatch."""
     bound = _validate.real("clip", clip)
     if bound <= 0:
         raise ValueError(f"clip must be positive, got {bound}")
-    _validate.integer("microbatch", microbatch, minimum=1, maximum=10**9)
-    if len(inputs) != len(labels):
-        raise ValueError(f"inputs and labels must have the same length, got {len(inputs)} and {len(labels)}")
+    size = (_MICROBATCH_LINEAR if inputs.dim() == 2 else MICROBATCH) if microbatch is None else microbatch
+    _validate.integer("microbatch", size, minimum=1, maximum=10**9)
+    for name, given in (("labels", labels), ("owners", owners)):
+        if given is not None and len(inputs) != len(given):
+            raise ValueError(f"inputs and {name} must have the same length, got {len(inputs)} and {len(given)}")
+    if owners is not None and len(owners):
+        steps = owners.diff()
+        if int(owners[0]) != 0 or not ((steps == 0) | (steps == 1)).all():
+            raise ValueError("owners must be 0, 1, 2, ... in this order, with none left out")
     for name, module in model.named_modules():
         if isinstance(module, _MIXING):
             raise ValueError(
@@ -152,7 +185,7 @@ def _checked(
             )
     if not trainable(model):
         raise ValueError("model must have trainable parameters, got none")
-    return (_Layers.of if is_fast(model) else _Each.of), bound
+    return (_Layers.of if is_fast(model) else _Each.of), bound, size
 
 
 def _factors(norms: Tensor, clip: float) -> Tensor:
@@ -192,6 +225,20 @@ class _Each:
     def weighted(self, factors: Tensor) -> Tensor:
         return factors @ self.gradients
 
+    def each(self) -> Tensor:
+        return self.gradients
+
+
+def _as_one(found: _Each | _Layers, owners: Tensor) -> _Each:
+    """The gradients of users' mean losses, from those of their records."""
+    counts = torch.bincount(owners).to(found.losses.dtype)
+    gradients, users = found.each(), len(counts)
+    share = (1.0 / counts)[owners]
+    return _Each(
+        gradients=gradients.new_zeros(users, gradients.shape[1]).index_add_(0, owners, gradients * share[:, None]),
+        losses=found.losses.new_zeros(users).index_add_(0, owners, found.losses * share),
+    )
+
 
 # ---------------------------------------------------------------------------------------------
 # Linear layers and convolutions: inputs and output gradients of each layer.
@@ -223,6 +270,9 @@ class _Layers:
 
     def weighted(self, factors: Tensor) -> Tensor:
         return flat([part for layer in self.layers for part in layer.weighted(factors)])
+
+    def each(self) -> Tensor:
+        return torch.cat([part.flatten(1) for layer in self.layers for part in layer.each()], dim=1)
 
 
 class _Record:
@@ -301,10 +351,19 @@ class _Layer:
         else:
             scaled = self.g * factors[:, None, None]
             weight = scaled.flatten(0, 1).T @ self.a.flatten(0, 1)
-        if isinstance(self.module, nn.Conv2d):  # patches are channels-last
-            o, c = self.module.out_channels, self.module.in_channels
-            weight = weight.view(o, *self.module.kernel_size, c).permute(0, 3, 1, 2)
+        weight = self._ordered(weight)
         return [weight] if self.bias is None else [weight, factors @ self.bias]
+
+    def each(self) -> list[Tensor]:
+        products = torch.bmm(self.g.mT, self.a) if self.products is None else self.products
+        return [self._ordered(products)] if self.bias is None else [self._ordered(products), self.bias]
+
+    def _ordered(self, weight: Tensor) -> Tensor:
+        """In the order of the layer's own weight: patches are channels-last."""
+        if not isinstance(self.module, nn.Conv2d):
+            return weight
+        o, c = self.module.out_channels, self.module.in_channels
+        return weight.view(*weight.shape[:-2], o, *self.module.kernel_size, c).movedim(-1, -3)
 
 
 def _layer(module: nn.Module, a: Tensor, g: Tensor) -> _Layer:

@@ -1,4 +1,4 @@
-"""Images and labels: embedded digits, MNIST, Fashion-MNIST, or IDX files in a folder.
+"""Images and labels: embedded digits, MNIST, Fashion-MNIST, or IDX files in a folder; and records of any kind.
 
 Files are kept as raw IDX (LeCun's format) in a cache folder, one folder per data set. A file enters the
 cache only if its SHA-256 is the known one, and by renaming a finished temporary file, so the cache never
@@ -17,10 +17,12 @@ import tarfile
 import tempfile
 import urllib.error
 import urllib.request
+import zipfile
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -79,6 +81,102 @@ class Dataset:
             test_images=self.test_images,
             test_labels=self.test_labels,
         )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Records:
+    """Any classification set: inputs of one shape, labels 0, 1, 2, ..., and whose record each training record is.
+
+    Without `owners` each training record is a user of its own. With them (any whole numbers) all records of
+    an owner belong to one user: its gradient is that of their mean loss, clipped as one.
+    """
+
+    name: str
+    train_inputs: npt.NDArray[np.float32]
+    train_labels: npt.NDArray[np.int64]
+    test_inputs: npt.NDArray[np.float32]
+    test_labels: npt.NDArray[np.int64]
+    owners: npt.NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        for part in ("train", "test"):
+            inputs, labels = np.asarray(getattr(self, f"{part}_inputs")), np.asarray(getattr(self, f"{part}_labels"))
+            if inputs.ndim < 2 or labels.ndim != 1 or len(inputs) != len(labels) or not len(inputs):
+                raise DataError(
+                    f"{part} data of {self.name} must be as many records as labels, got {inputs.shape} and "
+                    f"{labels.shape}"
+                )
+            if not np.issubdtype(labels.dtype, np.integer) or labels.min() < 0:
+                raise DataError(f"{part} labels of {self.name} must be whole numbers from 0, got {labels.dtype}")
+            numbers = inputs.astype(np.float32)
+            if not np.isfinite(numbers).all():
+                raise DataError(f"{part} inputs of {self.name} must be finite numbers")
+            object.__setattr__(self, f"{part}_inputs", numbers)
+            object.__setattr__(self, f"{part}_labels", labels.astype(np.int64))
+        if self.train_inputs.shape[1:] != self.test_inputs.shape[1:]:
+            raise DataError(
+                f"records of {self.name} must have one shape, "
+                f"got {self.train_inputs.shape[1:]} and {self.test_inputs.shape[1:]}"
+            )
+        if self.owners is not None:
+            self._number_owners()
+
+    def _number_owners(self) -> None:
+        owners = np.asarray(self.owners)
+        if owners.shape != self.train_labels.shape or not np.issubdtype(owners.dtype, np.integer):
+            raise DataError(f"owners of {self.name} must be a whole number for each training record")
+        order = np.argsort(owners, kind="stable")
+        object.__setattr__(self, "owners", np.unique(owners[order], return_inverse=True)[1].astype(np.int64))
+        for field in ("train_inputs", "train_labels"):
+            object.__setattr__(self, field, getattr(self, field)[order])
+
+    @property
+    def users(self) -> int:
+        return len(self.train_labels) if self.owners is None else int(self.owners[-1]) + 1
+
+    @property
+    def classes(self) -> int:
+        return int(max(self.train_labels.max(), self.test_labels.max())) + 1
+
+    def first(self, users: int) -> Records:
+        """The same test data with the training records of the first `users` users only."""
+        if not 1 <= users <= self.users:
+            raise DataError(f"users must be between 1 and {self.users} (those of {self.name}), got {users}")
+        end = users if self.owners is None else int(np.searchsorted(self.owners, users))
+        return Records(
+            name=self.name,
+            train_inputs=self.train_inputs[:end],
+            train_labels=self.train_labels[:end],
+            test_inputs=self.test_inputs,
+            test_labels=self.test_labels,
+            owners=None if self.owners is None else self.owners[:end],
+        )
+
+
+def collect(train: Sequence[Any], test: Sequence[Any], *, name: str = "own") -> Records:
+    """Records from two PyTorch data sets of (input, label), or (input, label, owner) for those that train.
+
+    >>> import torch
+    >>> from torch.utils.data import TensorDataset
+    >>> whose = torch.tensor([7, 3, 7, 3, 9])
+    >>> train = TensorDataset(torch.randn(5, 2), torch.tensor([0, 1, 0, 1, 1]), whose)
+    >>> collect(train, TensorDataset(torch.randn(2, 2), torch.tensor([0, 1]))).users
+    3
+    """
+    columns = []
+    for part, records, widths in (("train", train, (2, 3)), ("test", test, (2,))):
+        rows = [tuple(records[i]) for i in range(len(records))]
+        if not rows or len(rows[0]) not in widths or {len(r) for r in rows} != {len(rows[0])}:
+            raise DataError(f"{part} records of {name} must be (input, label){' or with an owner' * (len(widths) > 1)}")
+        columns.append([np.stack([np.asarray(value) for value in column]) for column in zip(*rows, strict=True)])
+    return Records(
+        name=name,
+        train_inputs=columns[0][0],
+        train_labels=columns[0][1],
+        test_inputs=columns[1][0],
+        test_labels=columns[1][1],
+        owners=columns[0][2] if len(columns[0]) > 2 else None,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +294,29 @@ def embedded() -> Dataset:
     path = Path(__file__).with_name("digits.npz")
     with np.load(path) as stored:
         return Dataset(name=DIGITS, **{k: stored[k] for k in stored.files})
+
+
+def holds_records(folder: str | Path) -> bool:
+    return (Path(folder) / "train.npz").is_file()
+
+
+def read_records(folder: str | Path) -> Records:
+    """The records of a folder's `train.npz` and `test.npz`: arrays `inputs`, `labels` and perhaps (train) `owners`."""
+    folder = Path(folder)
+    arrays: dict[str, Any] = {}
+    for part, wanted in (("train", ("inputs", "labels", "owners")), ("test", ("inputs", "labels"))):
+        path = folder / f"{part}.npz"
+        try:
+            with np.load(path) as stored:  # no pickles: only numbers are read
+                missing = [k for k in ("inputs", "labels") if k not in stored.files]
+                if missing:
+                    raise DataError(f"{path} must hold the array {missing[0]}, got {', '.join(stored.files)}")
+                arrays.update({f"{part}_{k}": stored[k] for k in wanted if k in stored.files})
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(f"{path} cannot be read: {error}") from None
+    return Records(name=folder.name, owners=arrays.pop("train_owners", None), **arrays)
 
 
 # ---------------------------------------------------------------------------------------------

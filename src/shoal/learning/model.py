@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from shoal import _validate
+from shoal.learning import features
 from shoal.learning.data import Bytes
 from shoal.learning.randomness import Randomness, uniforms
 
@@ -53,20 +56,45 @@ def opacus(side: int, classes: int) -> nn.Sequential:
     )
 
 
-NETWORKS: dict[str, Callable[[int, int], nn.Sequential]] = {"small": small, "opacus": opacus}
+def histograms(side: int, classes: int) -> nn.Sequential:
+    """A linear model on fixed features: 3,920 parameters for ten classes. A bias did not help."""
+    return nn.Sequential(nn.Linear(features.size(side), classes, bias=False))
+
+
+def standardised(images: Bytes) -> Tensor:
+    """Images as a network takes them: users x 1 x rows x columns, brightness about 0 to 1 standardised."""
+    values = torch.from_numpy(images.astype("float32")).div_(255.0).sub_(CENTRE).div_(SPREAD)
+    return values[:, None].contiguous(memory_format=torch.channels_last)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """How its layers are made for a side and a number of classes, and what each user makes of its image first."""
+
+    layers: Callable[[int, int], nn.Sequential]
+    inputs: Callable[[Bytes], Tensor] = standardised
+    from_zero: bool = False
+    """Whether weights start at 0, as those of a convex problem may."""
+
+
+NETWORKS = {
+    "small": Network(layers=small),
+    "opacus": Network(layers=opacus),
+    "histograms": Network(layers=histograms, inputs=features.histograms, from_zero=True),
+}
 
 
 def build(name: str, *, side: int, classes: int, randomness: Randomness) -> nn.Module:
     """A network by name with fresh weights, laid out for the fast clipping."""
-    _validate.choice("network", name, tuple(NETWORKS))
+    network = NETWORKS[_validate.choice("network", name, tuple(NETWORKS))]
     if side < _LEAST_SIDE:
         raise ValueError(f"images must have at least {_LEAST_SIDE} rows for the network, got {side}")
-    model = NETWORKS[name](side, classes)
+    model = network.layers(side, classes)
     with torch.no_grad():
         for layer in model:
             if isinstance(layer, (nn.Linear, nn.Conv2d)):
                 # PyTorch's own rule, uniform in +-1/sqrt(inputs), from a generator that can be repeated.
-                bound = 1.0 / math.sqrt(layer.weight[0].numel())
+                bound = 0.0 if network.from_zero else 1.0 / math.sqrt(layer.weight[0].numel())
                 for p in layer.parameters():
                     drawn = torch.from_numpy(bound * (2.0 * uniforms(randomness, p.numel()) - 1.0))
                     p.copy_(drawn.view_as(p))
@@ -76,10 +104,32 @@ def build(name: str, *, side: int, classes: int, randomness: Randomness) -> nn.M
     return model
 
 
-def standardised(images: Bytes) -> Tensor:
-    """Images as a network takes them: users x 1 x rows x columns, brightness about 0 to 1 standardised."""
-    values = torch.from_numpy(images.astype("float32")).div_(255.0).sub_(CENTRE).div_(SPREAD)
-    return values[:, None].contiguous(memory_format=torch.channels_last)
+OWN = "own"
+"""The network of a run whose model was given as an object."""
+
+
+def check(name: str) -> str:
+    """A network's name, `module:function` of a function that makes a model, or `own`."""
+    if not isinstance(name, str):
+        raise TypeError(f"network must be a name, got {name!r}")
+    if name != OWN and not all(part.isidentifier() for part in name.replace(":", ".").split(".") if ":" in name):
+        raise ValueError(f"network must be like package.module:function, got {name!r}")
+    return name if name == OWN or ":" in name else _validate.choice("network", name, tuple(NETWORKS))
+
+
+def make(name: str, *, seed: int | None) -> nn.Module:
+    """The model of `module:function`, called without arguments; with a seed its first weights can be repeated."""
+    module, _, function = name.partition(":")
+    try:
+        factory = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"model must be module:function that can be imported, got {name!r}: {error}") from None
+    with torch.random.fork_rng():
+        torch.seed() if seed is None else torch.manual_seed(seed)
+        model = factory()
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model must be a function that returns a torch.nn.Module, got {type(model).__name__}")
+    return model
 
 
 @torch.no_grad()

@@ -79,23 +79,44 @@ def participants(mechanism: Mechanism, users: int, randomness: Randomness) -> In
 
 @dataclass(frozen=True, kw_only=True)
 class Clients:
-    """Users with an image and a label each: local gradient, clipping, own noise."""
+    """Users with a record and a label each, or several: local gradient, clipping, own noise.
+
+    With several records `owners` gives each record's user, 0, 1, 2, ... in this order.
+    """
 
     inputs: Tensor
     labels: Tensor
     clip: float
     sigma: float
+    owners: Tensor | None = None
+
+    @property
+    def users(self) -> int:
+        return len(self.inputs) if self.owners is None else int(self.owners[-1]) + 1
+
+    def records(self, who: IntArray) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Inputs and labels of some users, and whose they are, counted from 0."""
+        if len(who) == self.users:  # nothing to copy
+            return self.inputs, self.labels, self.owners
+        if self.owners is None:
+            index = torch.from_numpy(who).to(self.inputs.device)
+            return self.inputs[index], self.labels[index], None
+        chosen = torch.zeros(self.users, dtype=torch.bool, device=self.owners.device)
+        chosen[torch.from_numpy(who).to(self.owners.device)] = True
+        index = chosen[self.owners].nonzero().flatten()
+        return self.inputs[index], self.labels[index], (chosen.cumsum(0) - 1)[self.owners[index]]
 
     def reports(self, model: nn.Module, who: IntArray, randomness: Randomness) -> Iterator[Tensor]:
         """The report of each user in `who`: `clip(g_i) + N(0, (C sigma)^2 I)`."""
-        for batch in torch.split(torch.from_numpy(who), MICROBATCH):
-            for gradient in clipped_each(model, self.inputs[batch], self.labels[batch], clip=self.clip):
-                noise = torch.from_numpy(randomness.normals(gradient.numel())).to(gradient.dtype)
+        for batch in np.split(who, range(MICROBATCH, len(who), MICROBATCH)):
+            inputs, labels, owners = self.records(batch)
+            for gradient in clipped_each(model, inputs, labels, owners=owners, clip=self.clip):
+                noise = torch.from_numpy(randomness.normals(gradient.numel())).to(gradient)
                 yield gradient + (self.clip * self.sigma) * noise
 
     def clipped_sum(self, model: nn.Module, who: IntArray) -> ClippedSum:
-        index = torch.from_numpy(who)
-        return clipped_sum(model, self.inputs[index], self.labels[index], clip=self.clip)
+        inputs, labels, owners = self.records(who)
+        return clipped_sum(model, inputs, labels, owners=owners, clip=self.clip)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,7 +134,7 @@ def total(reports: Iterable[Tensor], size: int) -> Tensor:
     """What the server makes of the reports: their sum, in double precision."""
     added = torch.zeros(size, dtype=torch.float64)
     for report in reports:
-        added += report
+        added += report.cpu()
     return added
 
 
@@ -135,7 +156,7 @@ def run_round(
 ) -> Round:
     """One round of the protocol with the present model."""
     size = sum(p.numel() for p in model.parameters() if p.requires_grad)
-    who = participants(mechanism, len(clients.inputs), source.stream("coins"))
+    who = participants(mechanism, clients.users, source.stream("coins"))
     central = isinstance(mechanism, CentralGaussian)
     noise = source.stream("noise")
     scale = clients.clip * clients.sigma
@@ -149,7 +170,7 @@ def run_round(
     drawn = torch.from_numpy(noise.normals(size)) * deviation
     count = max(1, len(who))
     return Round(
-        total=found.total.to(torch.float64) + drawn,
+        total=found.total.cpu().to(torch.float64) + drawn,
         reports=len(who),
         loss=float(found.losses.sum()) / count,
         clipped=int((found.norms > clients.clip).sum()) / count,

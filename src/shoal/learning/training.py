@@ -13,6 +13,7 @@ therefore grows by as many rounds as can have been lost.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import io
 import json
 import math
@@ -21,17 +22,17 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, overload
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from shoal import _validate, calibrate
 from shoal.learning import model as networks
 from shoal.learning import protocol
 from shoal.learning.clipping import trainable
-from shoal.learning.data import DataError, Dataset, write_atomically
+from shoal.learning.data import DataError, Dataset, Records, write_atomically
 from shoal.learning.randomness import Source
 from shoal.mechanisms import Mechanism
 
@@ -89,7 +90,7 @@ class Config:
                 raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
         if _validate.real("weight_decay", self.weight_decay) < 0.0:
             raise ValueError(f"weight_decay must be at least 0, got {self.weight_decay}")
-        _validate.choice("network", self.network, tuple(networks.NETWORKS))
+        networks.check(self.network)
         _validate.choice("optimiser", self.optimiser, get_args(Optimiser))
         _validate.choice("schedule", self.schedule, get_args(Schedule))
         _validate.choice("path", self.path, get_args(protocol.Path))
@@ -146,9 +147,12 @@ def rate_share(schedule: Schedule, done: int, rounds: int) -> float:
 
 
 class Run:
-    """A training under way: model, optimiser, averaged weights, and how many rounds are done and paid for."""
+    """A training under way: model, optimiser, averaged weights, and how many rounds are done and paid for.
 
-    def __init__(self, config: Config, data: Dataset) -> None:
+    `model` is for a configuration whose network is `own`. A graphics card is used if there is one.
+    """
+
+    def __init__(self, config: Config, data: Dataset | Records, model: nn.Module | None = None) -> None:
         if config.users is not None and config.users != data.users:
             data = data.first(config.users)
         m = config.mechanism
@@ -156,51 +160,59 @@ class Run:
         if told != data.users:
             raise ValueError(f"users of the mechanism must be those of the data ({data.users}), got {told}")
         self.config, self.mechanism = config, m
-        rows, columns = data.train_images.shape[1:]
-        if rows != columns:
-            raise ValueError(f"images must be square, got {rows} x {columns}")
-        start = Source(seed=config.seed).stream("weights")
-        self.model = networks.build(config.network, side=rows, classes=data.classes, randomness=start)
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.model = _model(config, data, model).to(self.device)
+        train, test, owners = _tensors(config, data)
         self.clients = protocol.Clients(
-            inputs=networks.standardised(data.train_images),
-            labels=torch.from_numpy(data.train_labels.astype(np.int64)),
+            inputs=train.to(self.device),
+            labels=torch.from_numpy(data.train_labels.astype(np.int64)).to(self.device),
+            owners=None if owners is None else owners.to(self.device),
             clip=config.clip,
             sigma=m.sigma,
         )
-        self.test = networks.standardised(data.test_images), torch.from_numpy(data.test_labels.astype(np.int64))
+        self.test = test.to(self.device), torch.from_numpy(data.test_labels.astype(np.int64)).to(self.device)
+        _check_outputs(self.model, self.test[0][:1], data.classes)
         self.expected = protocol.expected_reports(m, data.users)
         self.optimiser = _optimiser(config, trainable(self.model))
         self.averaged = [w.clone() for w in networks.weights(self.model)]
         self.done, self.spent = 0, 0
-        self.allowed = _allowed(config)
-        self.rounds = min(config.rounds, self.allowed)
+        self.rounds = config.rounds if _affordable(config) else self.allowed
+
+    @functools.cached_property
+    def allowed(self) -> int:
+        """How many rounds the budget allows: the most for which the guarantee, from above, does not exceed it."""
+        if self.config.epsilon is None:
+            return _validate.ROUNDS_MAX
+        return calibrate.rounds(self.config.mechanism, epsilon=self.config.epsilon, delta=self.config.delta)
 
     @property
     def finished(self) -> bool:
-        return self.done >= self.rounds or self.spent >= self.allowed
+        # Unless rounds were lost, no more are paid for than done, and those are affordable.
+        return self.done >= self.rounds or (self.spent > self.done and self.spent >= self.allowed)
 
     def step(self) -> protocol.Round:
         """One round: reports, sum, update of the weights."""
         source = Source(seed=self.config.seed, round=self.done + 1)
         result = protocol.run_round(self.mechanism, self.clients, self.model, source, path=self.config.path)
-        self._update(result.total / self.expected)
-        self.done += 1
-        self.spent += 1
+        self.update(result.total / self.expected)
         return result
 
     @torch.no_grad()
-    def _update(self, mean: Tensor) -> None:
+    def update(self, mean: Tensor) -> None:
+        """The end of a round: a step by what the server makes of the reports' mean."""
         parameters = trainable(self.model)
         share = rate_share(self.config.schedule, self.done, self.rounds)
         for group in self.optimiser.param_groups:
             group["lr"] = self.config.learning_rate * share
         for p, part in zip(parameters, torch.split(mean, [p.numel() for p in parameters]), strict=True):
-            p.grad = part.view(p.shape).to(p.dtype).contiguous(memory_format=_layout(p))
+            p.grad = part.view(p.shape).to(p).contiguous(memory_format=_layout(p))
         self.optimiser.step()
         # The average starts as a plain mean, so that the first weights are soon forgotten.
         decay = min(self.config.average, (self.done + 1) / (self.done + 10))
         for kept, p in zip(self.averaged, parameters, strict=True):
             kept.lerp_(p, 1.0 - decay) if self.config.average else kept.copy_(p)
+        self.done += 1
+        self.spent += 1
 
     def evaluate(self, result: protocol.Round) -> Row:
         last = networks.accuracy(self.model, *self.test)
@@ -238,7 +250,7 @@ class Run:
     def restore(self, content: bytes, where: Path) -> None:
         """Continue from a checkpoint; rounds that can have been lost after it are paid for, unless they repeat."""
         try:
-            state = torch.load(io.BytesIO(content), weights_only=True)
+            state = torch.load(io.BytesIO(content), weights_only=True, map_location=self.device)
             if json.loads(state["config"]) != self.config.to_dict():
                 raise DataError(f"{where} belongs to another configuration than {CONFIG} beside it")
             self.model.load_state_dict(state["model"])
@@ -249,6 +261,46 @@ class Run:
             raise DataError(f"{where} is damaged ({type(error).__name__}): start again in another folder") from None
         if not state["clean"] and self.config.private:
             self.spent += self.config.checkpoint_every
+
+
+def _model(config: Config, data: Dataset | Records, given: nn.Module | None) -> nn.Module:
+    """The model of a configuration, with its first weights."""
+    if config.network == networks.OWN:
+        if given is None:
+            raise ValueError("model must be given for a run whose network is 'own'")
+        return given
+    if given is not None:
+        raise ValueError(f"network must be 'own' where a model is given, got {config.network!r}")
+    if ":" in config.network:
+        return networks.make(config.network, seed=config.seed)
+    if isinstance(data, Records):
+        raise ValueError(f"model must be given for {data.name}: {config.network!r} is a network for images")
+    rows, columns = data.train_images.shape[1:]
+    if rows != columns:
+        raise ValueError(f"images must be square, got {rows} x {columns}")
+    start = Source(seed=config.seed).stream("weights")
+    return networks.build(config.network, side=rows, classes=data.classes, randomness=start)
+
+
+def _tensors(config: Config, data: Dataset | Records) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Inputs to train and to test, and whose the first are where users have several."""
+    if isinstance(data, Records):
+        owners = None if data.owners is None else torch.from_numpy(data.owners)
+        return torch.from_numpy(data.train_inputs), torch.from_numpy(data.test_inputs), owners
+    known = networks.NETWORKS.get(config.network)
+    inputs = networks.standardised if known is None else known.inputs
+    return inputs(data.train_images), inputs(data.test_images), None
+
+
+@torch.no_grad()
+def _check_outputs(model: nn.Module, record: Tensor, classes: int) -> None:
+    """One output for each class, or more."""
+    try:
+        shape = tuple(model(record).shape)
+    except RuntimeError as error:
+        raise ValueError(f"model must take records of shape {tuple(record.shape[1:])}: {error}") from None
+    if len(shape) != 2 or shape[1] < classes:
+        raise ValueError(f"model must have {classes} outputs for a record, one for each class, got {shape[1:]}")
 
 
 def _layout(p: Tensor) -> torch.memory_format:
@@ -262,11 +314,12 @@ def _optimiser(config: Config, parameters: list[torch.nn.Parameter]) -> torch.op
     return torch.optim.SGD(parameters, momentum=config.momentum, **common)
 
 
-def _allowed(config: Config) -> int:
-    """How many rounds the budget allows: the most for which the guarantee, from above, does not exceed it."""
+def _affordable(config: Config) -> bool:
+    """Whether all rounds are within the budget."""
     if config.epsilon is None:
-        return _validate.ROUNDS_MAX
-    return calibrate.rounds(config.mechanism, epsilon=config.epsilon, delta=config.delta)
+        return True
+    spent = config.mechanism.epsilon(delta=config.delta, rounds=config.rounds)
+    return bool(spent.upper <= config.epsilon)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -304,11 +357,11 @@ def _lines(rows: list[Row]) -> bytes:
     return b"".join(json.dumps(dataclasses.asdict(row)).encode() + b"\n" for row in rows)
 
 
-def start(config: Config, data: Dataset, folder: Path) -> Run:
+def start(config: Config, data: Dataset | Records, folder: Path, *, model: nn.Module | None = None) -> Run:
     """A new run in a folder that does not hold one yet."""
     if (folder / CONFIG).exists():
         raise DataError(f"{folder} already holds a run: resume it, or choose another folder")
-    run = Run(config, data)
+    run = Run(config, data, model)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -319,9 +372,9 @@ def start(config: Config, data: Dataset, folder: Path) -> Run:
     return run
 
 
-def resume(data: Dataset, folder: Path) -> Run:
+def resume(data: Dataset | Records, folder: Path, *, model: nn.Module | None = None) -> Run:
     """The run of a folder, as its last checkpoint left it."""
-    run = Run(read_config(folder), data)
+    run = Run(read_config(folder), data, model)
     path = folder / CHECKPOINT
     if not path.exists():
         raise DataError(f"{folder} has no {CHECKPOINT}: the run never began")
@@ -332,8 +385,45 @@ def resume(data: Dataset, folder: Path) -> Run:
     return run
 
 
-def train(run: Run, folder: Path, *, watch: Watch | None = None) -> list[Row]:
-    """All rounds that are left, or until `watch` returns False; then checkpoint and model are in the folder."""
+@overload
+def train(model: Run, data: Path, *, watch: Watch | None = None) -> list[Row]: ...
+
+
+@overload
+def train(
+    model: nn.Module, data: Dataset | Records, *, config: Config, folder: Path, watch: Watch | None = None
+) -> list[Row]: ...
+
+
+def train(
+    model: Run | nn.Module,
+    data: Path | Dataset | Records,
+    *,
+    config: Config | None = None,
+    folder: Path | None = None,
+    watch: Watch | None = None,
+) -> list[Row]:
+    """Train a model on data by a configuration, in a folder; or go on with a run in its folder.
+
+    All rounds that are left, or until `watch` returns False; then checkpoint and model are in the folder,
+    and a model that was given has the trained weights. The network of its configuration counts as `own`. A
+    folder that holds the run already is continued.
+    """
+    if isinstance(model, Run):
+        if not isinstance(data, Path) or config is not None or folder is not None:
+            raise TypeError("a run must be trained in its folder: train(run, folder)")
+        return _train(model, data, watch)
+    if not isinstance(model, nn.Module) or isinstance(data, Path) or config is None or folder is None:
+        raise TypeError("train must get a model, data, config and folder, or a run and its folder")
+    config = dataclasses.replace(config, network=networks.OWN)
+    if (folder / CONFIG).exists():
+        if read_config(folder) != config:
+            raise DataError(f"{folder} holds a run of another configuration: choose another folder")
+        return _train(resume(data, folder, model=model), folder, watch)
+    return _train(start(config, data, folder, model=model), folder, watch)
+
+
+def _train(run: Run, folder: Path, watch: Watch | None) -> list[Row]:
     config = run.config
     going = True
     with open(folder / METRICS, "ab") as metrics:
@@ -352,6 +442,6 @@ def train(run: Run, folder: Path, *, watch: Watch | None = None) -> list[Row]:
     if run.finished:
         buffer = io.BytesIO()
         networks.set_weights(run.model, run.averaged)
-        torch.save(run.model.state_dict(), buffer)
+        torch.save({k: v.cpu() for k, v in run.model.state_dict().items()}, buffer)
         write_atomically(folder / MODEL, buffer.getvalue())
     return read_metrics(folder)
