@@ -1,202 +1,68 @@
-"""Any crowd: the clones theorem in numbers, its search, and the bad crowd that bounds it from below."""
+"""Any crowd through the public interface: values, laws it obeys, the way through zero, what 0.1 gave."""
 
 import itertools
+import json
 import math
+from pathlib import Path
 
-import mpmath
 import numpy as np
 import pytest
-from scipy import integrate, stats
+from scipy import stats
 
-from shoal import Accountant, LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle, crowd, pld
+from shoal import Accountant, LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle, calibrate, pld
 from shoal.compose import Composition
-from shoal.crowd import AnyCrowd, ByZero, Clones, stray
+from shoal.crowd import ByZero, Replace
+from shoal.mechanisms import EPSILON, Bounds, Settings, from_dict
 from shoal.ratio import MeanRatio, Ratio
-from shoal.witness import Opposite
-
-
-def exact_stray(sigma, exponent):
-    """tau with 50 digits: E over the zero vector's and the moved user's report of (1 - p_j / (c p))+."""
-    with mpmath.workdps(50):
-        r, e0 = 1 / mpmath.mpf(sigma), mpmath.mpf(exponent)
-
-        def delta(e):
-            return mpmath.ncdf(r / 2 - e / r) - mpmath.exp(e) * mpmath.ncdf(-r / 2 - e / r)
-
-        return float(delta(e0) + delta(e0 - r**2))
-
-
-@pytest.mark.parametrize(
-    ("sigma", "t", "clone", "tau"),
-    [
-        (1.0, 3.0, 0.0301973834223, 0.00660609787),
-        (9.48, 4.2, 0.638520471745, 7.812918398e-7),
-        (5.0, 5.45, 0.329558961075, 3.468132682e-9),
-    ],
-)
-def test_known_values_of_the_clone_probability_and_of_tau(sigma, t, clone, tau):
-    exponent = 0.5 / sigma**2 + t / sigma
-    assert math.exp(-exponent) == pytest.approx(clone, rel=1e-11)
-    assert stray(sigma, exponent) == pytest.approx(tau, rel=1e-9)
-
-
-@pytest.mark.parametrize("sigma", [0.3, 1.0, 5.0, 100.0])
-@pytest.mark.parametrize("t", [2.0, 5.0, 8.0])
-def test_tau_is_never_too_small(sigma, t):
-    exponent = 0.5 / sigma**2 + t / sigma
-    if exponent >= 1 / sigma**2:
-        exact = exact_stray(sigma, exponent)
-        assert exact <= stray(sigma, exponent) <= exact * (1 + 1e-7)
-
-
-def test_tau_by_quadrature():
-    """tau as what it is: a crowd user at -x' whose report cannot pass for a clone."""
-    sigma, exponent = 2.0, 2.0
-    r, c = 1 / sigma, math.exp(-exponent)
-
-    def lost(z):
-        return max(0.0, 1.0 - math.exp(-r * z - r**2 / 2) / c)
-
-    kink = (exponent - r**2 / 2) / r
-    total = sum(
-        integrate.quad(lambda z, place=place: lost(z) * stats.norm.pdf(z - place), kink, kink + 30, epsabs=1e-14)[0]
-        for place in (0.0, r)
-    )
-    assert total == pytest.approx(stray(sigma, exponent), rel=1e-8)
-
-
-@pytest.mark.parametrize(("trials", "exponent"), [(1, 0.5), (7, 2.0), (999, 2.6), (59_999, 0.45), (10**7, 1.1)])
-def test_binomial_masses(trials, exponent):
-    first, masses, error = crowd._binomial(trials, exponent, 1e-12)
-    exact = stats.binom(trials, math.exp(-exponent))
-    counts = np.arange(first, first + len(masses))
-    assert masses == pytest.approx(exact.pmf(counts), rel=1e-9, abs=1e-16)
-    assert exact.cdf(first - 1) + exact.sf(counts[-1]) <= 1e-12
-    assert error < 1e-8
-
-
-def any_crowd(users, sigma=2.0, rate=1.0, sample=None):
-    return AnyCrowd(ratio=Ratio(scale=sigma, rate=rate), users=users, sample=sample)
-
-
-@pytest.mark.parametrize(
-    "case", [any_crowd(12), any_crowd(12, 1.0), any_crowd(12, 2.0, 0.3), any_crowd(12, 2.0, 1.0, 5)]
-)
-@pytest.mark.parametrize("way", ["forward", "reverse"])
-def test_the_pair_is_the_sum_over_the_number_of_clones(case, way):
-    """E_K[delta] + t term by term, each from the identical crowd of K+1 users."""
-    clones = Clones(crowd=case, exponent=2.0, spare=1e-13)
-    c, n, m = math.exp(-2.0), case.users, case.reports
-    if case.sample is None:
-        terms = [(stats.binom.pmf(k, n - 1, c), k + 1, 1.0) for k in range(n)]
-    else:
-        chances = [stats.binom.pmf(g, m, c) * (g + c * (n - m)) / (n * c) for g in range(m + 1)]
-        assert sum(chances) == pytest.approx(1.0)
-        terms = [(chances[g], g, g / (g + c * (n - m))) for g in range(1, m + 1)]
-    cost = exact_stray(case.ratio.scale, 2.0) * case.ratio.rate * case.weight * (n - 1) * c / (1 + (n - 1) * c)
-    curve = Composition(parts=((clones, 1),), half=512, budget=1e-30).above(way)
-    least = math.inf
-    for epsilon in (0.0, 0.05, 0.2, 0.5):
-        each = [
-            (chance, pld.deltas(((MeanRatio(ratio=case.ratio, users=k, weight=w), 1),), [epsilon], direction=way)[0])
-            for chance, k, w in terms
-        ]
-        extra = cost * (1.0 if way == "forward" else math.exp(epsilon))
-        total = sum(chance * found.upper for chance, found in each) + extra
-        least = min(least, total)
-        assert curve.delta(epsilon) <= least * 1.01
-        if way == "forward":
-            assert curve.delta(epsilon) >= sum(chance * found.lower for chance, found in each) + extra
-
-
-def test_without_base_is_the_running_minimum():
-    """Taking t of base mass off every test equals min over eps' <= eps of delta(eps') + e^eps' t."""
-    rng = np.random.default_rng(1)
-    loss = np.sort(rng.normal(size=50))
-    base = rng.random(50)
-    base /= base.sum()
-    top = base * np.exp(loss)
-    pair = crowd.Pair(side="upper", loss=loss, base=base, top=top, infinite=0.0)
-    assert crowd._without_base(pair, 2.0).infinite == 1.0
-    for mass in (1e-3, 0.05, 0.4):
-        moved = crowd._without_base(pair, mass)
-        grid = np.linspace(-6.0, 4.0, 20_001)
-        whole = np.maximum(top - np.exp(grid)[:, None] * base, 0.0).sum(axis=1) + np.exp(grid) * mass
-        for epsilon in (-1.0, 0.0, 0.5, 2.0):
-            here = np.maximum(moved.top - math.exp(epsilon) * moved.base, 0.0).sum() + moved.infinite
-            least = whole[grid <= epsilon].min()
-            assert here == pytest.approx(least, abs=1e-3)
-
 
 VALUES = [
-    (Shuffle(users=60_000, sigma=9.48), 1 / 60_000, 1, 8.15e-4),
-    (ShuffledCheckIn(users=60_000, rate=0.1, sigma=5.0), 1e-5, 5_540, 0.108),
-    (Shuffle(users=1_000, sigma=2.0), 1e-6, 1, 0.257),
-    (Shuffle(users=60_000, sigma=9.48, adjacency="replace"), 1 / 60_000, 1, 1.98e-3),
-    (ShuffledCheckIn(users=60_000, rate=0.1, sigma=5.0, adjacency="replace"), 1e-5, 5_540, 0.234),
-    (Shuffle(users=1_000, sigma=2.0, adjacency="replace"), 1e-6, 1, 0.56),
+    (Shuffle(users=60_000, sigma=9.48), 1 / 60_000, 1, 6.767e-4),
+    (Shuffle(users=60_000, sigma=9.48), 1 / 60_000, 7, 2.306e-3),
+    (ShuffledCheckIn(users=60_000, rate=0.1, sigma=5.0), 1e-5, 5_540, 0.0693),
+    (Shuffle(users=1_000, sigma=2.0), 1e-6, 1, 0.1389),
+    (Shuffle(users=1_000, sigma=2.0), 1e-6, 100, 1.315),
+    (Shuffle(users=100_000, sigma=2.0), 1e-8, 1, 0.0129),
+    (Shuffle(users=100, sigma=5.0), 1e-5, 1, 0.0753),
+    (Shuffle(users=10_000, sigma=1.0), 1e-6, 1, 1.97),
+    (Shuffle(users=60_000, sigma=9.48, adjacency="replace"), 1 / 60_000, 1, 1.636e-3),
+    (Shuffle(users=60_000, sigma=9.48, adjacency="replace"), 1 / 60_000, 7, 5.273e-3),
+    (ShuffledCheckIn(users=60_000, rate=0.1, sigma=5.0, adjacency="replace"), 1e-5, 5_540, 0.1480),
+    (Shuffle(users=1_000, sigma=2.0, adjacency="replace"), 1e-6, 1, 0.2628),
+    (Shuffle(users=1_000, sigma=2.0, adjacency="replace"), 1e-6, 100, 2.78),
+    (Shuffle(users=100_000, sigma=2.0, adjacency="replace"), 1e-8, 1, 0.0265),
+    (Shuffle(users=100, sigma=5.0, adjacency="replace"), 1e-5, 1, 0.1591),
 ]
 
 
-@pytest.mark.parametrize(("m", "delta", "rounds", "most"), VALUES, ids=lambda v: getattr(v, "label", v))
-def test_values(m, delta, rounds, most):
+@pytest.mark.parametrize(("m", "delta", "rounds", "known"), VALUES, ids=lambda v: getattr(v, "label", v))
+def test_values(m, delta, rounds, known):
+    """Values of the theorem by other code, met within half a per cent or beaten."""
     found = m.epsilon(delta=delta, rounds=rounds)
-    assert found.upper <= most
+    assert found.upper <= 1.005 * known
     ideal = m.replace(crowd="identical").epsilon(delta=delta, rounds=rounds)
     local = LocalGaussian(sigma=m.sigma, adjacency=m.adjacency).epsilon(delta=delta, rounds=rounds)
     assert ideal.lower * (1 - 0.01) <= found.lower < found.upper < local.upper
-    # the delta asked at that eps is the one given, up to how well the clone probability is chosen
     back = m.delta(epsilon=found.upper, rounds=rounds)
     assert back.lower < delta
-    assert back.upper == pytest.approx(delta, rel=0.05)
+    assert back.upper == pytest.approx(delta, rel=0.02)
 
 
-def test_witness_values():
-    """Values of the opposite crowd computed independently."""
-    first = Shuffle(users=60_000, sigma=9.48).epsilon(delta=1 / 60_000)
-    assert first.lower == pytest.approx(6.12e-4, rel=2e-3)
-    second = Shuffle(users=1_000, sigma=2.0).epsilon(delta=1e-6)
-    assert 0.99 * 0.1272 <= second.lower <= 0.1272
+OLD = json.loads((Path(__file__).parent / "reference" / "any_crowd.json").read_text())
+PARTS = 24
 
 
-@pytest.mark.parametrize(("sigma", "epsilon"), [(1.0, 0.5), (2.0, 0.2), (0.5, 3.0)])
-@pytest.mark.parametrize("way", ["forward", "reverse"])
-def test_witness_of_two_users_by_quadrature(sigma, epsilon, way):
-    """delta = E[(mean of w_2 - e^eps w_1)+] over the crowd's reports, in two dimensions."""
-    r = 1 / sigma
-    z = np.linspace(-10.0, 10.0 + 2 * r, 4001)
-    weight = stats.norm.pdf(z) * (z[1] - z[0])
-    one, two = (np.exp(a * r * z - a**2 * r**2 / 2) for a in (1, 2))
-    score = two - math.exp(epsilon) * one if way == "forward" else one - math.exp(epsilon) * two
-    exact = weight @ np.maximum(0.5 * (score[:, None] + score[None, :]), 0.0) @ weight
-    mean = MeanRatio(ratio=Ratio(scale=sigma), users=2)
-    sign = 1.0 if way == "forward" else -1.0
-    found = pld.deltas(((Opposite(mean=mean, loss=sign * epsilon), 1),), [epsilon], direction=way)[0]
-    assert found.lower <= exact * (1 + 1e-6)
-    # Clipped scores leave a coarse lattice to the small ones that matter in reverse with little noise.
-    assert found.lower >= (0.97 if way == "forward" or sigma >= 1.0 else 0.0) * exact
-
-
-def test_witness_by_simulation():
-    """Check-in and a fixed size, against the best test of simulated rounds."""
-    rng = np.random.default_rng(7)
-    n, sigma, rate, epsilon, games = 30, 1.0, 0.5, 0.3, 400_000
-    r = 1 / sigma
-    z = rng.normal(size=(games, n))
-    there = rng.random((games, n)) < rate
-    one, two = (np.where(there, np.exp(a * r * z - a**2 * r**2 / 2), 1.0).mean(axis=1) for a in (1, 2))
-    gain = np.maximum(two - math.exp(epsilon) * one, 0.0)
-    low, high = (gain.mean() + s * 5 * gain.std() / math.sqrt(games) for s in (-1, 1))
-    mean = MeanRatio(ratio=Ratio(scale=sigma, rate=rate), users=n)
-    found = pld.deltas(((Opposite(mean=mean, loss=epsilon), 1),), [epsilon], direction="forward")[0]
-    assert 0.97 * low <= found.lower <= high
-    w = 0.25
-    mixed = 1 - w + w * np.stack([np.exp(a * r * z - a**2 * r**2 / 2).mean(axis=1) for a in (1, 2)])
-    gain = np.maximum(mixed[1] - math.exp(0.1) * mixed[0], 0.0)
-    low, high = (gain.mean() + s * 5 * gain.std() / math.sqrt(games) for s in (-1, 1))
-    mean = MeanRatio(ratio=Ratio(scale=sigma), users=n, weight=w)
-    found = pld.deltas(((Opposite(mean=mean, loss=0.1), 1),), [0.1], direction="forward")[0]
-    assert 0.9 * low <= found.lower <= high
+@pytest.mark.parametrize("part", range(PARTS))
+def test_nowhere_above_what_clones_gave(part):
+    """The bound by Gaussian clones, version 0.1, at hundreds of points of which a third is looked at each time."""
+    for case in OLD[part :: 3 * PARTS]:
+        m = from_dict(case["fields"])
+        if m.adjacency == "replace" and m.users <= 4:
+            continue  # with hardly anybody else, clones seen from the user itself were better
+        found = Settings.checked("tight", None, pld.ACCURACY, ends="upper").answer(
+            Bounds.of([(m, case["rounds"])]), case["delta"], EPSILON
+        )
+        # Clones were better by some tenths of a per cent where there is so little noise that nearly all is local.
+        assert found.upper <= case["upper"] * (1 + (1e-3 if m.sigma >= 0.75 else 1e-2)), case
 
 
 def test_one_user_is_the_local_guarantee():
@@ -207,7 +73,7 @@ def test_one_user_is_the_local_guarantee():
 
 
 def test_few_users_gain_and_the_reverse_direction_is_not_forgotten():
-    """With few clones the mass at infinity of the reverse direction is much more than tau."""
+    """Few users hide one another as well, in both directions."""
     m = ShuffledCheckIn(users=100, rate=0.3, sigma=2.0)
     alone = ((MeanRatio(ratio=Ratio(scale=2.0, rate=0.3), users=1), 20),)
     assert m.epsilon(delta=1e-5, rounds=20).upper < 0.5 * pld.epsilons(alone, [1e-5])[0].lower
@@ -215,15 +81,14 @@ def test_few_users_gain_and_the_reverse_direction_is_not_forgotten():
 
 @pytest.mark.parametrize("sample", [1, 2, 10])
 def test_small_samples_over_many_rounds(sample):
-    """Rounds in which nobody special was sampled count as rounds, too."""
+    """Rounds in which nobody kept was sampled count as rounds, too: masses add up to 1."""
     m = SubsampledShuffle(users=50, sample=sample, sigma=2.0)
     found = m.epsilon(delta=1e-4, rounds=30)
     assert m.replace(crowd="identical").epsilon(delta=1e-4, rounds=30).upper <= found.upper
-    for mass in (1e-9, 1e-6):
-        for way in ("forward", "reverse"):
-            pair = crowd._resolved(((m.round(), 1),), mass)[0][0].pair(256, 1e-24, "upper", way)
-            assert pair.base.sum() + (mass if way == "reverse" else 0.0) >= 1.0 - 1e-9
-            assert pair.top.sum() + pair.infinite >= 1.0 - 1e-9
+    for way in ("forward", "reverse"):
+        pair = m.round().pair(256, 1e-24, "upper", way)
+        assert pair.base.sum() <= 1.0 + 1e-8
+        assert pair.top.sum() + pair.infinite == pytest.approx(1.0, abs=1e-8)
 
 
 def test_any_crowd_tends_to_the_identical_one_with_much_noise():
@@ -310,24 +175,86 @@ def test_questions_far_out(adjacency):
 
 
 def test_by_way_of_zero_does_not_fall_off():
-    """From T to T + 20 rounds nothing much may happen, although the way back needs fewer and fewer clones."""
+    """From T to T + 20 rounds nothing much may happen, on the way there or back."""
     m = Shuffle(users=10_000, sigma=2.0, adjacency="replace")
     some, more = (m.epsilon(delta=1e-6, rounds=t).upper for t in (40, 60))
     assert some < more < 1.5 * some
 
 
 def test_bad_input():
-    with pytest.raises(ValueError, match=r"infinite must lie strictly between 0 and 1, got 2.0"):
-        Shuffle(users=10, sigma=1.0).pld(infinite=2.0)
-    with pytest.raises(ValueError, match=r"infinite must be at least 1e-100, got 1e-310"):
-        Shuffle(users=10, sigma=1.0).pld(infinite=1e-310)
     with pytest.raises(ValueError, match=r"step must be above 0 and at most 1, got -1.0"):
         Shuffle(users=10, sigma=1.0).pld(step=-1.0)
-    with pytest.raises(ValueError, match=r"step must be at least 2.4e-06 for losses from -11.3 to 11.1, got 1e-09"):
+    with pytest.raises(ValueError, match=r"step must be at least .* for losses from .*, got 1e-09"):
         Shuffle(users=10, sigma=1.0).pld(step=1e-9)
+    with pytest.raises(TypeError, match="infinite"):
+        Shuffle(users=10, sigma=1.0).pld(infinite=1e-7)
 
 
-def test_dp_accounting_distribution():
-    m = Shuffle(users=1_000, sigma=2.0)
-    found = m.pld(infinite=1e-7).get_epsilon_for_delta(1e-6)
-    assert m.epsilon(delta=1e-6).upper * 0.99 <= found <= LocalGaussian(sigma=2.0).epsilon(delta=1e-6).upper
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace"])
+def test_dp_accounting_distribution(adjacency):
+    m = Shuffle(users=1_000, sigma=2.0, adjacency=adjacency)
+    found = m.pld().get_epsilon_for_delta(1e-6)
+    assert m.epsilon(delta=1e-6).upper * 0.99 <= found <= 1.02 * m.epsilon(delta=1e-6).upper
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace"])
+def test_renyi_dp_of_any_crowd(adjacency):
+    """Above the identical crowd's, below the local one, in both directions; what it converts to is an upper bound."""
+    m = Shuffle(users=1_000, sigma=3.0, adjacency=adjacency)
+    orders = [1.5, 2, 3, 8, 32, 200]
+    for way in ("forward", "reverse"):
+        found = m.rdp(orders, direction=way)
+        assert np.all(found >= m.replace(crowd="identical").rdp(orders, direction=way) * (1 - 1e-9))
+        assert np.all(found <= LocalGaussian(sigma=3.0, adjacency=adjacency).rdp(orders, direction=way) * (1 + 1e-9))
+    by_rdp = m.epsilon(delta=1e-6, rounds=10, method="rdp").upper
+    local = LocalGaussian(sigma=3.0, adjacency=adjacency).epsilon(delta=1e-6, rounds=10, method="rdp").upper
+    assert m.epsilon(delta=1e-6, rounds=10).upper <= by_rdp < 0.5 * local
+
+
+def test_one_round_by_way_of_zero_in_prices():
+    """The law that is composed where not all rounds lead through zero is no better than the way itself."""
+    m = Shuffle(users=500, sigma=3.0, adjacency="replace")
+    assert isinstance(m.round(), Replace)
+    alone = Composition(parts=((m.round(), 1),), half=512, budget=1e-24)
+    for way in ("forward", "reverse"):
+        found = alone.above(way).epsilon(1e-6)
+        assert m.epsilon(delta=1e-6).upper * 0.999 <= found <= 1.02 * m.epsilon(delta=1e-6).upper
+
+
+SCANS = [
+    ("users", Shuffle(users=10, sigma=3.0), np.unique(np.geomspace(10, 10**7, 14).astype(int)).tolist(), -1),
+    ("sigma", Shuffle(users=2_000, sigma=3.0), np.geomspace(0.7, 300.0, 14).tolist(), -1),
+    ("rate", ShuffledCheckIn(users=2_000, rate=0.1, sigma=3.0), np.geomspace(1e-4, 1.0, 12).tolist(), 1),
+    ("sample", SubsampledShuffle(users=2_000, sample=10, sigma=3.0), [1, 2, 5, 10, 30, 100, 300, 1000, 2000], 1),
+]
+
+
+@pytest.mark.parametrize(("field", "m", "values", "sign"), SCANS, ids=lambda v: v if isinstance(v, str) else "")
+def test_monotone(field, m, values, sign):
+    settings = Settings.checked("tight", None, pld.ACCURACY, ends="upper")
+    found = [settings.answer(Bounds.of([(m.replace(**{field: v}), 3)]), 1e-6, EPSILON).upper for v in values]
+    assert all(sign * (after - before) >= 0.0 for before, after in itertools.pairwise(found))
+
+
+def test_monotone_in_rounds_and_the_largest_number_is_found():
+    """A minimiser of a rough function once gave less for 292 rounds than for 290."""
+    m = ShuffledCheckIn(users=5_000, rate=0.5, sigma=2.0)
+    settings = Settings.checked("tight", None, pld.ACCURACY, ends="upper")
+
+    def spent(rounds):
+        return settings.answer(Bounds.of([(m, rounds)]), 1e-5, EPSILON).upper
+
+    found = [spent(t) for t in range(230, 310, 4)]
+    assert all(before <= after for before, after in itertools.pairwise(found))
+    most = calibrate.rounds(m, epsilon=1.0, delta=1e-5)
+    assert spent(most) <= 1.0 < spent(most + 1)
+
+
+@pytest.mark.filterwarnings("ignore::shoal.mechanisms.AccuracyWarning")
+def test_more_users_than_are_computed_are_no_worse():
+    for crowd in ("any", "identical"):
+        m = Shuffle(users=10**9, sigma=3.0, crowd=crowd)
+        at_most = m.epsilon(delta=1e-9).upper
+        assert m.replace(users=10**12).epsilon(delta=1e-9).upper <= at_most
+    much = Shuffle(users=100, sigma=1e4)
+    assert much.replace(sigma=1e6).epsilon(delta=1e-12).upper <= much.epsilon(delta=1e-12).upper

@@ -8,7 +8,6 @@ import pytest
 from dp_accounting.rdp import RdpAccountant, compute_epsilon
 
 from shoal import BallsAndBins, LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle, rdp
-from shoal.ratio import MeanRatio, Ratio
 
 DELTA = 1 / 60_000
 
@@ -249,6 +248,15 @@ def test_thinned_single_report_is_the_local_guarantee_with_its_coin():
     m = check_in(1, 0.1, 2.0)
     exact = [math.log1p(0.1 * math.expm1((k * k - k) / 8)) / (k - 1) for k in (2, 3, 10)]
     np.testing.assert_allclose(m.rdp([2, 3, 10]), exact, rtol=1e-12)
-    any_crowd = ShuffledCheckIn(users=1000, rate=0.1, sigma=2.0).round()
-    assert any_crowd.alone() == MeanRatio(ratio=Ratio(scale=2.0, rate=0.1), users=1)
-    assert SubsampledShuffle(users=10, sample=5, sigma=2.0).round().alone().ratio.rate == 0.5
+    np.testing.assert_allclose(m.replace(crowd="any").rdp([2, 3, 10]), exact, rtol=1e-9)
+
+
+def test_no_crowd_is_worse_than_the_report_with_its_coin_in_the_clear():
+    orders = [2, 3, 10, 40]
+    for m, rate in (
+        (ShuffledCheckIn(users=1000, rate=0.1, sigma=2.0), 0.1),
+        (SubsampledShuffle(users=10, sample=5, sigma=2.0), 0.5),
+    ):
+        clear = [math.log1p(rate * math.expm1((k * k - k) / 8)) / (k - 1) for k in orders]
+        for way in ("forward", "reverse"):
+            assert (m.rdp(orders, direction=way) <= np.array(clear) * (1.0 + 1e-9)).all()

@@ -27,10 +27,12 @@ SECTIONS = {
     "Explanation": (
         "explanation/shuffle-model.md",
         "explanation/guarantee.md",
+        "explanation/sharper.md",
         "explanation/trust.md",
         "explanation/mathematics.md",
         "explanation/paper.md",
         "explanation/mnist.md",
+        "explanation/frontier.md",
         "explanation/comparison.md",
     ),
     "Reference": (

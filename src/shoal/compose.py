@@ -71,9 +71,13 @@ class Round(Protocol):
     @property
     def weight(self) -> float: ...
 
+    def limited(self, users: int, scale: float) -> Round: ...
+
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair: ...
 
     def test_error(self, half: int, budget: float) -> tuple[float, float]: ...
+
+    def log_moments(self, orders: FloatArray, direction: Direction) -> FloatArray: ...
 
 
 Parts = tuple[tuple[MeanRatio | Round, int], ...]
@@ -106,16 +110,22 @@ _SMALL = 1e-250
 
 @dataclass(frozen=True, kw_only=True)
 class _LossRule:
-    """How cells of losses are shared: with which offsets, and whether `u + w` is carried for w."""
+    """How cells of losses are shared: with which offsets, and whether `u + w` is carried for w.
+
+    `bare`: with none, for what is bounded from above only.
+    """
 
     direction: Direction
     whole: bool = False
+    bare: bool = False
 
     def shares(self, offset: FloatArray | float, width: FloatArray | float) -> tuple[Share, Share]:
         rest = width - offset
         both = np.expm1(-width)
         right = np.expm1(-offset) / both
         left = np.exp(-offset) * np.expm1(-rest) / both
+        if self.bare:
+            return Share(left, 0.0, 0.0), Share(right, 0.0, 0.0)
         if self.direction == "forward":
             # f = right e^-rest of the base, so that right - f = -right expm1(-rest) of u changes sides
             up, down = right * np.exp(-rest), np.expm1(-rest) / both
@@ -129,6 +139,8 @@ class _LossRule:
         return Share(left, down, lower), Share(right, up, upper)
 
     def moment_of_sum(self, a: FloatArray, a_moment: FloatArray, b: FloatArray, b_moment: FloatArray) -> FloatArray:
+        if self.bare:
+            return np.zeros(len(a) + len(b) - 1)
         if self.whole:
             every: FloatArray = np.convolve(a_moment, b_moment)
             return every
@@ -207,7 +219,7 @@ def _round(mean: MeanRatio | Round, half: int, budget: float, direction: Directi
         loss, u, w, infinite, lost = pair.loss, pair.top, np.zeros_like(pair.top), pair.infinite, -pair.infinite
         relative = 0.0
     centre, scale = _middle(loss, u)
-    rule, base = _LossRule(direction=direction), _base(scale, half)
+    rule, base = _LossRule(direction=direction, bare=source == "upper"), _base(scale, half)
     masses, moments = deposit(rule, loss - centre, u, w, half, base)
     cells = _Losses(
         base=base, mass=masses, moment=moments, rule=rule, centre=centre,
@@ -259,7 +271,7 @@ def _fit(a: _Losses) -> _Losses:
 
 def _whole(a: _Losses) -> _Losses:
     """`u + w` in the place of w, on the safe side of its error."""
-    if a.rule.whole:
+    if a.rule.whole or a.rule.bare:
         return a
     error = a.jitter * a.mass + a.relative * np.abs(a.moment)
     moment = a.mass + a.moment + (error if a.rule.direction == "reverse" else -error)
@@ -379,7 +391,9 @@ class Curve:
             return max(0.0, value + 4.0 * _UNIT * abs(value)) if value > 0.0 else 0.0
         excess = self.gain - left
         base = self.base + self.blur * np.sign(excess)
-        x = np.divide(excess, base, out=np.full_like(excess, -1.0), where=base > 0.0)
+        with np.errstate(over="ignore"):
+            x = np.divide(excess, base, out=np.full_like(excess, -1.0), where=base > 0.0)
+        x = np.minimum(x, 1e300)  # what overflows counts as less: a smaller eps is a lower bound, too
         x -= 8.0 * _UNIT * (1.0 + np.abs(x))
         sound = x > -1.0
         if not np.any(sound):
@@ -520,8 +534,8 @@ class Composition:
 
     def above(self, direction: Direction) -> Curve:
         """The curve of the side "upper" alone."""
-        if self.is_one or all(isinstance(mean, MeanRatio) for mean, _ in self.parts):
-            return self._curves(direction, self.budget)["upper"]
+        if self.is_one:
+            return _one_round(_pair(self.parts[0][0], self.half, self.budget, "upper", direction))
         look = _Look(half=self.half, budget=self.budget, direction=direction, spare=self.budget, source="upper")
         return _read(self.parts, look)["upper"]
 

@@ -9,9 +9,9 @@ sees x_i or the noise. The *adjacency* says which two data sets must be hard to 
 
 The *crowd* says what is assumed about the vectors of everybody else:
 
-- `"any"` (default): nothing. The bound of `shoal.crowd` holds whatever vectors the others hold, and
+- `"any"` (default): nothing. The bound of `shoal.exchange` holds whatever vectors the others hold, and
   still gains from their number. Its lower end comes from a crowd that really is bad
-  (`shoal.witness`: everybody else opposite to the user), so the truth lies between.
+  (`shoal.opposite`: everybody else opposite to the user), so the truth lies between.
 - `"identical"`: all others hold one and the same vector, the one that the moved user holds in Q and
   departs from in P (for zero-out, the zero vector). This is assumed "w.l.o.g." in Liew and Takahashi
   (2022), but it is an assumption: crowds exist that hide a user less. The results are exact for it.
@@ -37,11 +37,12 @@ import numpy as np
 
 from shoal import _validate, crowd, pld, rdp
 from shoal._validate import FloatArray
-from shoal.compose import Parts
-from shoal.crowd import AnyCrowd, AnyParts
+from shoal.compose import Parts, Round
+from shoal.crowd import Replace
+from shoal.exchange import Exchange
 from shoal.interval import Interval, outwards
+from shoal.opposite import Opposite
 from shoal.ratio import MeanRatio, Ratio
-from shoal.witness import Opposite
 
 Adjacency = Literal["zero-out", "replace"]
 Crowd = Literal["any", "identical"]
@@ -84,7 +85,7 @@ class Mechanism:
         """s = sigma / (how far the user moves): all that matters of the two."""
         return self.sigma / _MOVE[self.adjacency]
 
-    def round(self) -> MeanRatio | AnyCrowd:
+    def round(self) -> MeanRatio | Round:
         """One round, from which upper bounds are computed: a likelihood ratio, or that of any crowd."""
         return self.witness()
 
@@ -171,21 +172,16 @@ class Mechanism:
         asked = Settings.checked("tight", None, accuracy)
         return asked.answer(self._parts(_validate.rounds(rounds)), 0.0, ADVANTAGE)
 
-    def pld(self, *, step: float = 1e-4, infinite: float = 1e-12) -> Any:
+    def pld(self, *, step: float = 1e-4) -> Any:
         """One round as a dp_accounting `PrivacyLossDistribution`, a pessimistic one.
 
-        `step` is its discretisation of losses. For any crowd a round has mass at infinity, about
-        `infinite` of it: rounds together should have a small part of the delta that will be asked.
-        dp_accounting's own composition is not tilted, and below delta = 1e-9 its answers can be too
-        small: use `epsilon(rounds=...)` there.
+        `step` is its discretisation of losses. dp_accounting's own composition is not tilted, and below
+        delta = 1e-9 its answers can be too small: use `epsilon(rounds=...)` there.
         """
-        mass = _validate.delta(infinite, "infinite")
-        if mass < 1e-100:
-            raise ValueError(f"infinite must be at least 1e-100, got {mass}")
         step = _validate.real("step", step)
         if not 0.0 < step <= 1.0:
             raise ValueError(f"step must be above 0 and at most 1, got {step}")
-        return pld.to_dp_accounting(crowd.one_round(self.round(), mass), step=step)
+        return pld.to_dp_accounting(self.round(), step=step)
 
     def rdp(
         self, orders: Any, *, rounds: int = 1, direction: Literal["worse", "forward", "reverse"] = "worse"
@@ -225,12 +221,14 @@ class _Crowded(Mechanism):
             return "all other users hold one vector, from which the moved user's departs (the paper's idealised crowd)"
         return "nothing about other users' vectors"
 
-    def round(self) -> MeanRatio | AnyCrowd:
+    def round(self) -> MeanRatio | Round:
         if self.crowd == "identical":
             return self.witness()
-        return replace(self._among(), by_way_of_zero=self.adjacency == "replace")
+        # The theorem moves user 1 to zero or from it.
+        step = self._among()
+        return step if self.adjacency == "zero-out" else Replace(step=step)
 
-    def _among(self) -> AnyCrowd:
+    def _among(self) -> Exchange:
         raise NotImplementedError
 
     def opposite(self) -> MeanRatio | Opposite:
@@ -293,8 +291,8 @@ class Shuffle(_Crowded):
     def witness(self) -> MeanRatio:
         return MeanRatio(ratio=Ratio(scale=self.scale), users=self.users)
 
-    def _among(self) -> AnyCrowd:
-        return AnyCrowd(ratio=Ratio(scale=self.scale), users=self.users)
+    def _among(self) -> Exchange:
+        return Exchange(ratio=Ratio(scale=self.sigma), users=self.users)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -329,8 +327,8 @@ class SubsampledShuffle(_Crowded):
     def witness(self) -> MeanRatio:
         return MeanRatio(ratio=Ratio(scale=self.scale), users=self.sample, weight=self.sample / self.users)
 
-    def _among(self) -> AnyCrowd:
-        return AnyCrowd(ratio=Ratio(scale=self.scale), users=self.users, sample=self.sample)
+    def _among(self) -> Exchange:
+        return Exchange(ratio=Ratio(scale=self.sigma), users=self.users, sample=self.sample)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -363,8 +361,8 @@ class ShuffledCheckIn(_Crowded):
     def witness(self) -> MeanRatio:
         return MeanRatio(ratio=Ratio(scale=self.scale, rate=self.rate), users=self.users)
 
-    def _among(self) -> AnyCrowd:
-        return AnyCrowd(ratio=Ratio(scale=self.scale, rate=self.rate), users=self.users)
+    def _among(self) -> Exchange:
+        return Exchange(ratio=Ratio(scale=self.sigma, rate=self.rate), users=self.users)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -432,7 +430,7 @@ class Question:
     """What is asked of rounds: how to answer it exactly, for any crowd, and by Rényi DP if that knows it."""
 
     tight: Callable[[Parts, float, float], Interval]
-    any_crowd: Callable[[AnyParts, float, float], float]
+    any_crowd: Callable[[Parts, float, float], float]
     name: str
     """What is asked, in words, with a place for its value."""
     by_rdp: Callable[[tuple[rdp.Part, ...], float, FloatArray | None], float] | None = None
@@ -463,7 +461,7 @@ class Bounds:
     They are all the same where the mechanism is analysed exactly.
     """
 
-    upper: AnyParts
+    upper: Parts
     lower: Parts
     opposite: Parts
 
@@ -475,15 +473,6 @@ class Bounds:
             lower=tuple((m.witness(), count) for m, count in every),
             opposite=tuple((m.opposite(), count) for m, count in every),
         )
-
-    def plain(self) -> tuple[rdp.Part, ...]:
-        """The rounds from above as ratios, which Rényi DP needs."""
-        if crowd.is_any(self.upper):
-            raise ValueError(
-                "crowd must be 'identical' for Rényi DP, got 'any', whose bound leaves mass at infinity, where no "
-                "Rényi divergence is finite: use method 'tight' for any crowd, or crowd 'identical' if that holds"
-            )
-        return self.lower  # type: ignore[return-value]  # ratios, since no crowd is "any"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -513,16 +502,16 @@ class Settings:
         if self.method == "rdp":
             if question.by_rdp is None:
                 raise ValueError("method must be 'tight' for this question, got 'rdp'")
-            return Interval(lower=0.0, upper=question.by_rdp(parts.plain(), value, self.orders))
+            return Interval(lower=0.0, upper=question.by_rdp(parts.upper, value, self.orders))
         if crowd.is_any(parts.upper):
             upper = question.any_crowd(parts.upper, value, self.accuracy)
-            lower = self._below(parts, value, question) if self.ends == "both" else 0.0
+            lower = self._below(parts, value, question, upper) if self.ends == "both" else 0.0
             return Interval(lower=min(lower, upper), upper=upper)
         found = question.tight(parts.lower, value, self.accuracy)
         if found.width <= self.accuracy * found.upper:
             return found
         if question.by_rdp is not None:
-            upper = min(found.upper, question.by_rdp(parts.plain(), value, None))
+            upper = min(found.upper, question.by_rdp(parts.upper, value, None))
             found = Interval(lower=min(found.lower, upper), upper=upper)
         if self.ends == "both":
             self._tell(found, value, question, parts)
@@ -546,23 +535,37 @@ class Settings:
             stacklevel=_outside(),
         )
 
-    def _below(self, parts: Bounds, value: float, question: Question) -> float:
+    def _below(self, parts: Bounds, value: float, question: Question, upper: float) -> float:
         """The better of two crowds that can really happen."""
-        lower = question.tight(parts.lower, value, max(self.accuracy, 1e-2)).lower
-        if parts.opposite == parts.lower:
+        attack, lower = parts.opposite, 0.0
+        # Of the same move the opposite crowd shows more than the identical one, but for its round-off with many users.
+        if not all(_shows_more(*pair) for pair in zip(attack, parts.lower, strict=True)):
+            lower = question.tight(parts.lower, value, max(self.accuracy, 1e-2)).lower
+        if attack == parts.lower:
             return lower
-        attack = parts.opposite
         # An attack has the resolution it has: no accuracy is asked for.
-        found = question.tight(attack, value, 1.0).lower
-        alone = len(attack) == 1 and attack[0][1] == 1 and isinstance(attack[0][0], Opposite)
-        for _ in range(4 if alone else 0):
-            # The best test of one round is known once the answer is.
-            loss = question.threshold(value, found)
-            best = replace(attack[0][0], loss=min(loss, 20.0))  # type: ignore[type-var]
-            before, found = found, max(found, question.tight(((best, 1),), value, 1.0).lower)
-            if found <= 1.01 * before:
+        if len(attack) > 1 or attack[0][1] > 1:
+            return max(lower, question.tight(attack, value, 1.0).lower)
+        # The best test of one round is known once the answer is: from above first, then from what that finds.
+        guess = upper
+        for _ in range(6):
+            loss = min(question.threshold(value, guess), 20.0)
+            best = replace(attack[0][0], loss=loss)  # type: ignore[type-var]
+            before, guess = lower, question.tight(((best, 1),), value, 1.0).lower
+            lower = max(lower, guess)
+            if lower <= 1.002 * before or guess >= 0.995 * upper:
                 break
-        return max(lower, found)
+        return lower
+
+
+_SURE = 10**6
+"""Up to so many users times rounds the round-off of an attack is not felt."""
+
+
+def _shows_more(attack: tuple[MeanRatio | Round, int], ideal: tuple[MeanRatio | Round, int]) -> bool:
+    """Whether an attack on the opposite crowd is surely better than one on the identical crowd."""
+    worse, rounds = attack
+    return isinstance(worse, Opposite) and worse.mean == ideal[0] and worse.users * rounds <= _SURE
 
 
 def _outside() -> int:
@@ -612,8 +615,7 @@ def ask_rdp(parts: Bounds, orders: Any, direction: str) -> FloatArray:
     """Rényi DP of `parts` at one or many orders; always an array."""
     _validate.choice("direction", direction, ("worse", *rdp.DIRECTIONS))
     checked = _validate.orders(orders)
-    ratios = parts.plain()
     worst: FloatArray = np.max(
-        [rdp.rdp(ratios, checked, d) for d in rdp.DIRECTIONS if direction in ("worse", d)], axis=0
+        [rdp.rdp(parts.upper, checked, d) for d in rdp.DIRECTIONS if direction in ("worse", d)], axis=0
     )
     return worst

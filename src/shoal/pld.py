@@ -126,7 +126,7 @@ def _directions(direction: Question) -> tuple[Direction, ...]:
     return _BOTH if direction == "worse" else (direction,)
 
 
-def _budget(parts: Parts, smallest: float) -> float:
+def budget_for(parts: Parts, smallest: float) -> float:
     """Mass that may be cut off a round: a millionth of the smallest delta, shared by the rounds."""
     total = sum(rounds for _, rounds in parts)
     exponent = math.log10(max(smallest, 1e-100) / total) - 6.0
@@ -192,6 +192,22 @@ def in_range(parts: Parts) -> bool:
     )
 
 
+def limited(parts: Parts) -> Parts:
+    """The rounds within the limits on users and noise: never better, so a bound from above for those beyond."""
+    return tuple((part.limited(USERS_MAX, SCALE_MAX), rounds) for part, rounds in parts)
+
+
+def _from_limits(parts: Parts, caps: list[Interval], answer: Callable[[Parts], list[Interval]]) -> list[Interval]:
+    """What the limits say of rounds beyond them, if that is all that is wrong with these rounds."""
+    within = limited(parts)
+    if within == parts or not in_range(within):
+        return caps
+    return [
+        Interval(lower=cap.lower, upper=min(cap.upper, found.upper))
+        for cap, found in zip(caps, answer(within), strict=True)
+    ]
+
+
 def _ordered(lower: float, upper: float) -> Interval:
     """A bracket, whose ends may cross by the rounding of their last steps and not by more."""
     if lower > upper * (1.0 + _CROSSING):
@@ -217,8 +233,8 @@ def epsilons(
         return local
     caps = [Interval(lower=0.0, upper=interval.upper) for interval in local]
     if not in_range(parts) or min(asked) < DELTA_MIN:
-        return caps
-    budget = _budget(parts, min(asked))
+        return _from_limits(parts, caps, lambda within: epsilons(within, asked, accuracy, direction=direction))
+    budget = budget_for(parts, min(asked))
     left = [ways] * len(asked)
 
     def answer(half: int) -> list[_Answer]:
@@ -262,8 +278,8 @@ def deltas(
         return local
     caps = [Interval(lower=0.0, upper=interval.upper) for interval in local]
     if not in_range(parts):
-        return caps
-    budget = _budget(parts, 1e-12)
+        return _from_limits(parts, caps, lambda within: deltas(within, asked, accuracy, direction=direction))
+    budget = budget_for(parts, 1e-12)
 
     def answer(half: int) -> list[_Answer]:
         together = Composition(parts=parts, half=half, budget=budget)
@@ -307,8 +323,8 @@ def tradeoff(
         return [_gaussian_power(_local_width(parts), f) for f in asked]
     caps = [Interval(lower=f, upper=_gaussian_power(_local_width(parts), f).upper) for f in asked]
     if not in_range(parts):
-        return caps
-    budget = _budget(parts, min(1e-6, *asked))
+        return _from_limits(parts, caps, lambda within: tradeoff(within, asked, accuracy, direction=direction))
+    budget = budget_for(parts, min(1e-6, *asked))
 
     def answer(half: int) -> list[_Answer]:
         together = Composition(parts=parts, half=half, budget=budget)
@@ -323,7 +339,7 @@ def tradeoff(
 
 def highest_power(parts: Parts, fpr: float, half: int = 512) -> float:
     """An upper bound on the true positive rate, both ways, for rounds of which only that is known."""
-    together = Composition(parts=parts, half=half, budget=_budget(parts, min(1e-6, fpr)))
+    together = Composition(parts=parts, half=half, budget=budget_for(parts, min(1e-6, fpr)))
     cap = _gaussian_power(_local_width(parts), fpr).upper
     return max(fpr, min(cap, max(_power_bound(together, way, fpr) for way in _BOTH)))
 

@@ -22,7 +22,7 @@ in the last place, also where they differ from 1 by less than 1e-16.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -59,6 +59,12 @@ class MeanRatio:
     ratio: Ratio
     users: int
     weight: float = 1.0
+
+    def limited(self, users: int, scale: float) -> MeanRatio:
+        """With no more users than that, nor more noise: never better (leave-one-out means; noise is processing)."""
+        return replace(
+            self, users=min(self.users, users), ratio=replace(self.ratio, scale=min(self.ratio.scale, scale))
+        )  # fmt: skip
 
     @property
     def is_single(self) -> bool:

@@ -25,7 +25,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 
@@ -36,7 +36,16 @@ from shoal.ratio import MeanRatio, Ratio
 Direction = Literal["forward", "reverse"]
 DIRECTIONS: tuple[Direction, ...] = ("forward", "reverse")
 
-Part = tuple[MeanRatio, int]
+
+class Bounded(Protocol):
+    """A round that is not the mean of one ratio, but knows bounds on its moments."""
+
+    def __hash__(self) -> int: ...
+
+    def log_moments(self, orders: FloatArray, direction: Direction) -> FloatArray: ...
+
+
+Part = tuple[MeanRatio | Bounded, int]
 """A round and how often it is repeated."""
 
 _UNIT = 2.0**-53
@@ -47,13 +56,17 @@ _CONTOUR_MAX = 1 << 18
 """One order costs time and memory proportional to it; beyond this the local bound serves."""
 
 
-def log_moments(mean: MeanRatio, orders: FloatArray, direction: Direction, *, quick: bool = False) -> FloatArray:
+def log_moments(
+    mean: MeanRatio | Bounded, orders: FloatArray, direction: Direction, *, quick: bool = False
+) -> FloatArray:
     """Upper bounds on `(L - 1) D_L` at real orders L > 1.
 
     Exact up to round-off at whole orders (to 16,384 in the forward direction), by chords between
     them. `quick` leaves out what takes seconds: large whole orders at which the heavy tail of one
     report dominates, which are of no use for a conversion, then get the local bound.
     """
+    if not isinstance(mean, MeanRatio):
+        return mean.log_moments(orders, direction)
     local = Ratio(scale=mean.ratio.scale, rate=mean.ratio.rate * mean.weight).log_moments(orders)
     if mean.is_single:  # exact, and the same in both directions as E[V^(1-L)] = E[V^L]
         return local * (1.0 + moments.roundoff(orders))
@@ -108,12 +121,12 @@ def grid(level: int) -> FloatArray:
 
 
 @functools.lru_cache(maxsize=512)
-def _level(mean: MeanRatio, direction: Direction, level: int) -> FloatArray:
+def _level(mean: MeanRatio | Bounded, direction: Direction, level: int) -> FloatArray:
     return log_moments(mean, grid(level), direction, quick=True)
 
 
 @functools.lru_cache(maxsize=4096)
-def _one(mean: MeanRatio, direction: Direction, order: float) -> float:
+def _one(mean: MeanRatio | Bounded, direction: Direction, order: float) -> float:
     return float(log_moments(mean, np.array([order]), direction, quick=True)[0])
 
 

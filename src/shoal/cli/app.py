@@ -164,13 +164,12 @@ def _variants(
     given: dict[str, str | None],
     crowd: CrowdChoice | None,
     adjacency: AdjacencyChoice,
-    by_rdp: bool = False,
     **known: Any,
 ) -> list[tuple[str | None, Mechanism]]:
     """The mechanism under each crowd asked for."""
     from shoal.cli import parse
 
-    shown = parse.crowds(kind.value, crowd.value if crowd else None, by_rdp=by_rdp)
+    shown = parse.crowds(kind.value, crowd.value if crowd else None)
     m = parse.mechanism(kind.value, given, adjacency.value, **known)
     return [(c, parse.with_crowd(m, c)) for c in shown]
 
@@ -312,9 +311,7 @@ def epsilon(
 
     deltas = [_validate.delta(d) for d in parse.numbers("delta", delta)]
     counts = parse.whole_numbers("rounds", rounds)
-    variants = _variants(
-        mechanism, _given(users, sample, rate, bins, sigma), crowd, adjacency, method is MethodChoice.rdp
-    )
+    variants = _variants(mechanism, _given(users, sample, rate, bins, sigma), crowd, adjacency)
     how = {"method": method.value, "accuracy": accuracy}
     if against is not Against.rounds:
         if plot is None:
@@ -355,9 +352,7 @@ def delta(
 
     epsilons = [_validate.epsilon(e) for e in parse.numbers("epsilon", epsilon)]
     counts = parse.whole_numbers("rounds", rounds)
-    variants = _variants(
-        mechanism, _given(users, sample, rate, bins, sigma), crowd, adjacency, method is MethodChoice.rdp
-    )
+    variants = _variants(mechanism, _given(users, sample, rate, bins, sigma), crowd, adjacency)
     _report("delta", variants, epsilons, counts, {"method": method.value, "accuracy": accuracy}, as_json, plot)
 
 
@@ -399,13 +394,13 @@ def rdp(
     rows: list[dict[str, Any]] = []
     best: list[dict[str, Any]] = []
     lines = []
-    variants = _variants(mechanism, _given(users, sample, rate, bins, sigma), crowd, adjacency, by_rdp=True)
+    variants = _variants(mechanism, _given(users, sample, rate, bins, sigma), crowd, adjacency)
     for which, m in variants:
         curves = {d: m.rdp(values, rounds=count, direction=d) for d in ("forward", "reverse", "worse")}
         for i, order in enumerate(values):
             rows.append({"crowd": which, "order": float(order), **{d: float(c[i]) for d, c in curves.items()}})
         if small is not None:
-            order = best_order([(m.witness(), count)], small)
+            order = best_order([(m.round(), count)], small)
             reached = m.epsilon(delta=small, rounds=count, method="rdp").upper
             best.append({"crowd": which, "delta": small, "order": order, "epsilon": {"lower": 0.0, "upper": reached}})
         if plot is not None:
@@ -444,7 +439,8 @@ def rdp(
         show.say(f"{show.crowd_name(which).capitalize()}: assuming {m.assumption}; {m.trust}.")
     for b in best:
         show.say(
-            f"At δ = {show.plain(b['delta'])} the best order is {show.plain(b['order'])}: "
+            f"{show.crowd_name(b['crowd']).capitalize()}: at δ = {show.plain(b['delta'])} the best order is "
+            f"{show.plain(b['order'])}: "
             f"ε ≤ {show.rounded(b['epsilon']['upper'])}."
         )
     if path:
@@ -478,7 +474,7 @@ def _calibrated(
     if what == "users" and kind is Kind.subsampled and given["sample"] is not None:
         known = {"users": _validate.users("sample", parse.number("sample", given["sample"]))}
     rows: list[dict[str, Any]] = []
-    for which, m in _variants(kind, given, crowd, adjacency, how["method"] == "rdp", **known):
+    for which, m in _variants(kind, given, crowd, adjacency, **known):
         common: dict[str, Any] = {"epsilon": target, "delta": small, **how}
         try:
             with show.busy(m):

@@ -98,14 +98,12 @@ def mechanism(kind: str, given: dict[str, str | None], adjacency: str, **known: 
     return cls(**{**fields, **known})
 
 
-def crowds(kind: str, choice: str | None, *, by_rdp: bool = False) -> list[str | None]:
-    """The crowds to show, or [None] for a mechanism without one; Rényi DP knows the identical crowd only."""
+def crowds(kind: str, choice: str | None) -> list[str | None]:
+    """The crowds to show, or [None] for a mechanism without one."""
     if kind not in CROWDED:
         if choice is not None:
             raise ValueError(f"crowd is not a parameter of {kind}: no other user matters")
         return [None]
-    if choice is None and by_rdp:
-        return ["identical"]
     return ["identical", "any"] if choice in (None, "both") else [choice]
 
 
@@ -120,7 +118,7 @@ def log_spaced(first: int, last: int, also: list[int], count: int = 60) -> list[
 
 
 def points_for(crowd: str | None) -> int:
-    """How many points a curve has: any crowd costs a second or so at each."""
+    """How many points a curve has: any crowd costs up to a second at each."""
     return 8 if crowd == "any" else 60
 
 

@@ -65,7 +65,7 @@ def cell(column: Column, value: float | None, digits: int = 5) -> str:
     if value is None:
         return "–"
     if column.side == "given":
-        return f"{value:.1%}" if column.key == "accuracy" else f"{value:,}"
+        return f"{value:.1%}" if column.key.startswith("accuracy") else f"{value:,}"
     if column.side == "nearest":
         return f"{value:.5f}"
     return show.rounded(value, column.side, digits)

@@ -1,0 +1,477 @@
+"""Any crowd, sharper: the exchange theorem applied to itself, and to groups of users.
+
+Terms, letters and thinning as in `shoal.exchange`; K users are kept. `shoal.exchange` takes the worst user for
+every term; users opposite to x' and users at x' have opposite skew, and no crowd has both at once everywhere. Two
+refinements:
+
+**Aside.** K2 of the kept users, chosen by who was kept and what they hold, not by reports, form with user 1 a small
+crowd of their own; S' = E[w(z) | their reports, shuffled] takes the place of w(z) in the f of the other K1 = K -
+K2:
+
+    f = 1 + [(K2 + 1)(v - 1) + sum over i <= K1 of (X_i(v) + v - 1)] / (K + 1),      v = S'.
+
+S' is below the plain theorem's f for K2 users, cut off at 0, and below one report in the clear; v >= 0 is spread on
+nodes.
+
+**Groups.** X of a user at u depends on its *place* a = <u, x'> only; its calls above 0 fall with a and its puts
+below 0 rise. For a in [a0, a1] X is below the law that has the X of a0 above 0, that of a1 below 0 and the rest at
+0. [-1, 1] is cut into m intervals; b users in one of them are below the sum of b such terms, and below the law
+   whose prices are the largest of the m: so is every group, wherever it is. K2 >= m (b - 1) users aside leave a
+   multiple of b in every interval, so that K1 = b floor((K - m (b - 1)) / b) users are groups and nothing else.
+   Proofs: `docs/explanation/sharper.md`.
+
+*At a place.* Under p `(log w, log e)` are normal with correlation a. Without thinning `X = (w - v) e^(-r a y + r^2
+a^2/2) rho`, y ~ N(a r, 1) the report along x', rho an independent lognormal of mean 1 and parameter `r sqrt(1 -
+a^2)`, which is spread on nodes. With thinning 1 / ê is spread on nodes given y, a lognormal cut off below; its
+weights are normal masses. Reports y go in cells, within which X is spread to the ends: masses and shares are
+integrals of positive functions, 6 nodes a cell.
+
+*Which groups.* The rule of `plan`, found by trial: without thinning from 4,000 senders on, b about sqrt(K / rate) /
+4 and 8 intervals; below that b about half of it, few intervals, finer near -1, and t = 0 to 1. Below 80 senders, or
+where sigma is under 1.5 (1.75 for few), one large term decides, which no group makes smaller: the plain theorem is
+as good and is used.
+
+*Errors*, next to those of `shoal.exchange` and `shoal.spread`:
+
+1. v beyond the last node, and what the law of S' has at infinity: given v = V a call costs at most `V + 1`, a put
+   `1 + V`, so that a call price C of v costs C of both in the limit; 2 C is charged. K below the number aside: its
+   probability.
+2. One term: reports beyond the ends (`Phi(r - high)` and `v Phi(low)` of first moment), 1 / ê or rho beyond its
+   last node (`share` times 1 above and times v below): 4 `share` max(1, v). Masses have a relative error of 2^-24
+   at most: cells are exact to 1e-14, and differences of normal masses over steps of 1 / ê, for sigma up to 1e3, to
+   5e-9 (compared with 60 digits). The rest at 0 is what is left of 1, off by 2^-46 at most: below 2^-20 that is no
+   small part of it, and its first moment is charged. Errors of positions: as error 4 there.
+3. The largest prices: made as masses of the law that leads at a point, plus what others lead by next to it, all
+   positive. The prices of what comes out are compared with those that went in. If calls (puts) lack a part l, the
+   law stretched by 1 + 2 l lacks nothing, as `((1 + s) x - k)+ >= (1 + s)(x - k)+` for k >= 0. If a mean is off by
+   a part d of the mean size, centring it costs a stretch of 4 d (lemma of `shoal.law`, its 2); 8 d is taken, for
+   what goes in and what comes out. Prices below 1e-290 are charged.
+4. Chances of v: relative, 2^-40.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import special
+
+from shoal import panels
+from shoal._validate import FloatArray
+from shoal.levels import in_order
+from shoal.mixture import Mixture
+from shoal.prices import PricedLaw, Prices
+from shoal.ratio import Ratio
+from shoal.spread import NOTHING, Batch, atoms_on_grid, base_for, batch, summed, sums
+from shoal.thinning import Thinning, excess, root
+
+_UNIT = 2.0**-53
+_QUADRATURE = 2.0**-24
+"""Relative error of the masses of one term: panels next to a place in the middle are wider than elsewhere."""
+
+_STEP = 0.8
+"""Distance of the nodes of 1 / ê, in deviations, near its middle."""
+
+_SMALL = 2.0**-20
+"""A rest of mass above this is known to a factor as good as that of the others."""
+
+_NOTHING = 1e-290
+"""Prices below this are charged."""
+
+_CELL = 0.05
+"""Width of the cells of reports; within one, a report counts as one at an end of it."""
+
+_STEPS: FloatArray = np.concatenate([1.3 ** np.arange(5.0), 4.0 * 2.5 ** np.arange(40.0)])
+"""Steps between nodes of v, in deviations."""
+
+_FEW, _MANY = 80, 4_000
+"""From so many senders on groups pay, and nobody needs to be thinned."""
+
+_NOISIEST = 1e3
+"""Beyond this sigma all crowds look the same, and error 2 is not known to be as small."""
+
+_CUTS = ((-1.0, -0.3, 1.0), (-1.0, -0.6, 0.0, 1.0), (-1.0, -0.8, -0.5, 0.0, 1.0))
+"""Intervals of places for few senders: finer where users are opposite."""
+
+_CHANCES = 2.0**-40
+"""Relative error of the chances of v."""
+
+_RARE = 1e-7
+"""Values of v less probable than this need no groups by place."""
+
+_GAUSS, _WEIGHTS = np.polynomial.legendre.leggauss(6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Groups of `size` users; places are cut at `cuts`, from -1 to 1; t of the thinning is `at`."""
+
+    size: int
+    cuts: tuple[float, ...]
+    at: float
+
+    @property
+    def aside(self) -> int:
+        """So many users are taken aside at least."""
+        return (len(self.cuts) - 1) * (self.size - 1)
+
+    def groups(self, kept: int) -> int:
+        """How many groups there are among so many: all users but those aside."""
+        return max(0, (kept - self.aside) // self.size)
+
+    def asides(self, kept: Sequence[int]) -> list[int]:
+        """How many are aside for each of these numbers of kept users, in a few steps: smaller counts are above."""
+        rest = {count - self.size * self.groups(count) for count in kept}
+        if len(rest) > 1:
+            step = max(1, self.size // 4)
+            rest = {self.aside + (count - self.aside) // step * step for count in rest}
+        return sorted(count for count in rest if count >= self.aside)
+
+
+def plan(ratio: Ratio, users: int) -> Plan | None:
+    """How users are grouped, or None where that does not pay."""
+    senders = users * ratio.rate
+    if senders < _FEW or not (1.5 if senders >= _MANY else 1.75) <= ratio.scale <= _NOISIEST:
+        return None
+    if senders >= _MANY:
+        at, size, cuts = -math.inf, 0.27, tuple(np.linspace(-1.0, 1.0, 9).tolist())
+    else:
+        at = 1.0 if users < 500 and ratio.scale < 2.5 else 0.25 if ratio.rate == 1.0 else 0.0
+        size, cuts = 0.5, _CUTS[bisect.bisect([400, 800], senders)]
+    kept = users * Thinning.of(1.0 / ratio.scale, at).kept
+    return Plan(size=max(2, round(size * math.sqrt(kept / ratio.rate))), cuts=cuts, at=at)
+
+
+# One user at a place
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Everybody:
+    """Nobody is thinned: `X = (w - v) e^(-r a y + r^2 a^2 / 2) rho`, rho an independent lognormal on nodes."""
+
+    r: float
+    place: float
+    node: FloatArray
+    chance: FloatArray
+
+    @classmethod
+    def of(cls, r: float, place: float, share: float) -> _Everybody:
+        width = r * math.sqrt(1.0 - place**2)
+        node, chance = (np.ones(1), np.ones(1)) if width == 0.0 else _lognormal(width, share)
+        return cls(r=r, place=place, node=node, chance=chance)
+
+    def kinks(self, v: float) -> list[float]:
+        a = self.place
+        return [root(self.r, a * v / (a - 1.0))] if a < 0.0 < v else []
+
+    def scale(self, y: FloatArray) -> FloatArray:
+        shift = self.r * self.place
+        found: FloatArray = np.exp(-shift * y + 0.5 * shift**2)
+        return found
+
+    def density(self, y: FloatArray) -> FloatArray:
+        return panels.normal_density(y - self.r * self.place)[..., None] * self.chance
+
+
+@dataclass(frozen=True, kw_only=True)
+class _End:
+    """A thinned user at x' or opposite to it: ê is a function of y."""
+
+    r: float
+    place: float
+    thin: Thinning
+    node: FloatArray
+
+    def kinks(self, v: float) -> list[float]:
+        return [-self.place * self.thin.at]
+
+    def scale(self, y: FloatArray) -> FloatArray:
+        found: FloatArray = (1.0 - self.thin.stray) * np.exp(np.maximum(0.0, -self.r * (self.thin.at + self.place * y)))
+        return found
+
+    def density(self, y: FloatArray) -> FloatArray:
+        return (panels.normal_density(y) / self.scale(y))[..., None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Middle:
+    """A thinned user elsewhere: 1 / ê has a law given y, on nodes."""
+
+    r: float
+    place: float
+    thin: Thinning
+    node: FloatArray
+
+    @classmethod
+    def of(cls, r: float, place: float, thin: Thinning, share: float) -> _Middle:
+        last = max(-r * (thin.at + panels.quantile(share) - r), 0.1 * r)
+        steps = _STEP * r * math.sqrt(1.0 - place**2) * np.array([1.0] * 6 + [1.5, 2.0] + [3.0] * 64)
+        log = np.append(0.0, np.cumsum(steps))
+        log = np.append(log[log < last], last)
+        return cls(r=r, place=place, thin=thin, node=(1.0 - thin.stray) * np.exp(log))
+
+    def kinks(self, v: float) -> list[float]:
+        return []
+
+    def scale(self, y: FloatArray) -> FloatArray:
+        return np.ones_like(y)
+
+    def density(self, y: FloatArray) -> FloatArray:
+        r, a, thin = self.r, self.place, self.thin
+        side = math.sqrt(1.0 - a**2)
+        log = np.log(self.node / self.node[0])
+        # the second coordinate at which 1 / ê is this node, and ê at y times it
+        at = ((-log - r * thin.at) / r - a * y[..., None]) / side
+        lift = np.exp(r * (a * y + thin.at) + 0.5 * (r * side) ** 2)[..., None] / self.node[0]
+        first, total = _between(at), lift * _between(at - r * side)
+        step = np.diff(self.node)
+        right = np.clip((first - self.node[:-1] * total) / step, 0.0, total)
+        found = np.zeros(at.shape)
+        found[..., 0] = special.ndtr(-at[..., 0]) / self.node[0]
+        found[..., -1] = lift[..., 0] * special.ndtr(at[..., -1] - r * side)
+        found[..., :-1] += total - right
+        found[..., 1:] += right
+        found *= panels.normal_density(y)[..., None]
+        return found
+
+
+def _between(at: FloatArray) -> FloatArray:
+    """Normal masses between falling points, each from the tail that it is nearer to."""
+    low, high = special.ndtr(at), special.ndtr(-at)
+    found: FloatArray = np.where(at[..., 1:] > 0.0, high[..., 1:] - high[..., :-1], low[..., :-1] - low[..., 1:])
+    return found
+
+
+_Place = _Everybody | _End | _Middle
+
+
+def _user(r: float, place: float, thin: Thinning, share: float) -> _Place:
+    if thin.kept == 1.0:
+        return _Everybody.of(r, place, share)
+    if abs(place) == 1.0:
+        return _End(r=r, place=place, thin=thin, node=np.ones(1))
+    return _Middle.of(r, place, thin, share)
+
+
+def _gauss(edges: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Nodes and weights over (cell, node)."""
+    widths = np.diff(edges)[:, None]
+    return edges[:-1, None] + 0.5 * widths * (_GAUSS + 1.0), 0.5 * widths * _WEIGHTS
+
+
+def _lognormal(width: float, share: float) -> tuple[FloatArray, FloatArray]:
+    """A lognormal of mean 1, spread on nodes from 0 on."""
+    last = width - panels.quantile(share)
+    steps = _STEP * np.append(np.cumsum([0.5] + [1.0] * 4), 4.5 + np.cumsum(1.4 ** np.arange(1.0, 12.0)))
+    ends = np.concatenate([-steps[steps < last - 1.0][::-1], steps[steps < last - 1.0], [last]])
+    value = np.append(0.0, np.exp(width * ends - 0.5 * width**2))
+    fine = np.union1d(np.linspace(-last, last, math.ceil(2.0 * last / _CELL) + 1), ends)
+    z, weight = _gauss(fine)
+    mass = weight * panels.normal_density(z)
+    cell = np.searchsorted(ends, z)
+    right = (np.exp(width * z - 0.5 * width**2) - value[cell]) / (value[cell + 1] - value[cell])
+    chance = np.bincount(cell.ravel(), (mass * (1.0 - right)).ravel(), len(value))
+    chance += np.bincount(cell.ravel() + 1, (mass * right).ravel(), len(value))
+    chance[0] += special.ndtr(-last)
+    chance[-1] += special.ndtr(-last)
+    return value, chance / float(np.sum(chance))
+
+
+def _half_term(user: _Place, v: float, edges: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The part of X whose reports are between the first edge and the last, where X has one sign."""
+    inside = np.array([k for k in user.kinks(v) if edges[0] < k < edges[-1]])
+    edges = np.union1d(edges, inside)
+    y, weight = _gauss(edges)
+    x = excess(y, user.r, v) * user.scale(y)
+    at = excess(edges, user.r, v) * user.scale(edges)
+    right = np.clip((x - at[:-1, None]) / (at[1:] - at[:-1])[:, None], 0.0, 1.0)
+    mass = weight[..., None] * user.density(y)
+    total = np.zeros((len(edges), len(user.node)))
+    total[:-1] += (mass * (1.0 - right)[..., None]).sum(axis=1)
+    total[1:] += (mass * right[..., None]).sum(axis=1)
+    return (at[:, None] * user.node).ravel(), total.ravel()
+
+
+def _sides(r: float, v: float, share: float) -> tuple[FloatArray, FloatArray]:
+    """Edges of cells of reports below and above the one at which w is v."""
+    low, high = panels.quantile(share / max(v, 1.0)), r - panels.quantile(share)
+    z = min(max(root(r, v), low), high)
+    below, above = (np.linspace(a, b, math.ceil((b - a) / _CELL) + 1) for a, b in ((low, z), (z, high)))
+    return below, above
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Term:
+    """X(v) + v - 1 as points and masses; `size` is its mean size where there is a report."""
+
+    point: FloatArray
+    mass: FloatArray
+    size: float
+    stretch: float
+    cut: float
+
+
+def _term(ratio: Ratio, halves: Sequence[tuple[FloatArray, FloatArray]], v: float, share: float) -> _Term:
+    r = 1.0 / ratio.scale
+    x, mass = (np.concatenate(part) for part in zip(*halves, strict=True))
+    rest = max(0.0, 1.0 - float(mass.sum()))
+    point = np.concatenate([x + (v - 1.0), [v - 1.0, 0.0]])
+    mass = np.concatenate([ratio.rate * mass, [ratio.rate * rest, 1.0 - ratio.rate]])
+    size = float(mass @ np.abs(point)) / ratio.rate
+    exponent = 2.0 * r * (r - panels.quantile(share)) + 3.0 * r**2
+    places = 12.0 * 64.0 * (2.0 + exponent) * (1.0 + v) / size * _UNIT
+    # The rest is what is left of 1: where it is small it is not known to a factor, and its first moment is charged.
+    lost = 0.0 if rest > _SMALL else 2.0**-44 * (1.0 + v)
+    return _Term(
+        point=point, mass=mass, size=size, stretch=8.0 * _QUADRATURE + places,
+        cut=ratio.rate * (4.0 * share * max(1.0, v) + lost),
+    )  # fmt: skip
+
+
+def _terms(ratio: Ratio, thin: Thinning, cuts: Sequence[float], v: float, share: float) -> list[_Term]:
+    """X(v) + v - 1 of a user between two cuts, for each two."""
+    r = 1.0 / ratio.scale
+    below, above = _sides(r, v, share)
+    users = [_user(r, a, thin, share) for a in cuts]
+    nothing = np.empty(0), np.empty(0)
+    highs = [_half_term(user, v, above) if len(above) > 1 else nothing for user in users[:-1]]
+    lows = [_half_term(user, v, below) if len(below) > 1 else nothing for user in users[1:]]
+    return [_term(ratio, halves, v, share) for halves in zip(highs, lows, strict=True)]
+
+
+# Groups
+
+
+def _merged(points: FloatArray, rows: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Cells in order without the points that two levels share."""
+    first = np.append(True, np.diff(points) > 0.0)
+    return points[first], np.add.reduceat(rows, np.flatnonzero(first), axis=1)
+
+
+def _prices(points: FloatArray, rows: FloatArray) -> FloatArray:
+    """Puts below 0, calls from there on, of each law: sums of positive terms."""
+    steps = np.diff(points)
+    above, below = np.cumsum(rows[:, ::-1], axis=1)[:, ::-1], np.cumsum(rows, axis=1)
+    calls, puts = np.zeros_like(rows), np.zeros_like(rows)
+    calls[:, :-1] = np.cumsum((above[:, 1:] * steps)[:, ::-1], axis=1)[:, ::-1]
+    puts[:, 1:] = np.cumsum(below[:, :-1] * steps, axis=1)
+    return np.where(points < 0.0, puts, calls)
+
+
+def _off(points: FloatArray, rows: FloatArray) -> float:
+    """The largest mean of the laws, as a part of their mean size."""
+    return float(np.max(np.abs(rows @ points) / (rows @ np.abs(points))))
+
+
+def largest(points: FloatArray, rows: FloatArray) -> tuple[FloatArray, float]:
+    """The law of the largest prices of some laws of mean 0 on common points, one of which is 0.
+
+    With it comes a stretch: all of the laws, centred, are below this one, centred and stretched (error 3).
+    """
+    price, here = _prices(points, rows), np.arange(len(points))
+    best, top, steps = price.argmax(axis=0), price.max(axis=0), np.diff(points)
+    # Where another law leads next to a point, the largest prices bend there by more than those of the one that leads.
+    mass = rows[best, here]
+    mass[:-1] += np.maximum(top[1:] - price[best[:-1], here[1:]], 0.0) / steps
+    mass[1:] += np.maximum(top[:-1] - price[best[1:], here[:-1]], 0.0) / steps
+    mass /= mass.sum()
+    made, there = _prices(points, mass[None])[0], top > _NOTHING
+    lack = float(np.max(1.0 - made[there] / top[there], initial=0.0))
+    off = _off(points, rows) + _off(points, mass[None])
+    return mass, 2.0 * lack + 8.0 * off + 64.0 * len(points) * _UNIT
+
+
+def _groups(ratio: Ratio, thin: Thinning, plan: Plan, nodes: Nodes, half: int, share: float) -> Batch:
+    """One group for each v."""
+    value, weight = nodes.value, nodes.chance.max(axis=0)
+    # Places matter for v that happen; elsewhere one interval does.
+    cuts = [plan.cuts if chance > _RARE else (-1.0, 1.0) for chance in weight.tolist()]
+    terms = [_terms(ratio, thin, cut, v, share) for cut, v in zip(cuts, value.tolist(), strict=True)]
+    kinds = np.array([len(row) for row in terms])
+    sizes = np.array([float(np.mean([term.size for term in row])) for row in terms])
+    base = base_for(float(weight @ sizes) / float(weight.sum()), half)
+    every = [term for row in terms for term in row]
+    one = batch(
+        [atoms_on_grid(term.point, term.mass, half, base) for term in every], base,
+        weight=np.repeat(weight / kinds, kinds),
+        stretch=[term.stretch for term in every], cut=[term.cut for term in every],
+    )  # fmt: skip
+    group = summed(one, share)(plan.size)
+    points = in_order(group.points)
+    laws, stretch, cut = [], [], []
+    for last, kind in zip(np.cumsum(kinds).tolist(), kinds.tolist(), strict=True):
+        which = slice(last - kind, last)
+        at, rows = _merged(points, np.stack([in_order(law) for law in group.mass[which]]))
+        mass, lack = largest(at, rows / rows.sum(axis=1)[:, None])
+        laws.append((at[mass > 0.0], mass[mass > 0.0]))
+        stretch.append((1.0 + float(group.stretch[which].max())) * (1.0 + lack) - 1.0)
+        cut.append(float(group.cut[which].max()) + _NOTHING)
+    deviations = np.array([float(mass @ np.abs(at)) for at, mass in laws])
+    base = base_for(float(weight @ deviations) / float(weight.sum()), half)
+    return batch(
+        [atoms_on_grid(at, mass, half, base) for at, mass in laws], base, weight=weight, stretch=stretch, cut=cut
+    )  # fmt: skip
+
+
+# What user 1 looks like among those taken aside
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nodes:
+    """Values of v; chances of each over (law, value), and what each law has beyond the last."""
+
+    value: FloatArray
+    chance: FloatArray
+    beyond: FloatArray
+
+    @classmethod
+    def of(cls, laws: Sequence[PricedLaw], budget: float) -> Nodes:
+        size = 1.25 * float(laws[0].mass @ np.abs(laws[0].gap))
+        last = max(_end(law, budget) for law in laws)
+        steps = size * np.append(0.5, 0.5 + np.cumsum(_STEPS))
+        ends = np.concatenate([-steps[steps < 0.98][:5][::-1], steps[steps < 0.8 * last], [last]])
+        value = np.append(-1.0, ends)
+        chances = []
+        for law in laws:
+            gap = np.minimum(law.gap, last)
+            cell = np.clip(np.searchsorted(value, gap, side="right") - 1, 0, len(value) - 2)
+            right = (gap - value[cell]) / (value[cell + 1] - value[cell])
+            chance = np.bincount(cell, law.mass * (1.0 - right), len(value))
+            chance += np.bincount(cell + 1, law.mass * right, len(value))
+            chances.append(chance / chance.sum())
+        beyond = [law.infinite + float(law.mass @ np.maximum(law.gap - last, 0.0)) for law in laws]
+        return cls(value=1.0 + value, chance=np.stack(chances), beyond=np.array(beyond))
+
+
+def _end(law: PricedLaw, budget: float) -> float:
+    """Where calls are no more than the budget."""
+    tail = np.append(np.cumsum(law.mass[:0:-1])[::-1], 0.0)
+    calls = law.infinite + np.append(np.cumsum((tail[:-1] * np.diff(law.gap))[::-1])[::-1], 0.0)
+    return float(law.gap[int(np.argmax(calls <= max(budget, 2.0 * law.infinite)))])
+
+
+def prices(
+    ratio: Ratio, thin: Thinning, plan: Plan, aside: Mapping[int, PricedLaw], cases: Sequence[tuple[int, float]],
+    error: float, half: int, budget: float,
+) -> Prices:  # fmt: skip
+    """Prices of f for kept users K of these chances; `aside` are above S' of so many of them."""
+    sizes = sorted(aside)
+    nodes = Nodes.of([aside[size] for size in sizes], budget)
+    one = _groups(ratio, thin, plan, nodes, half, budget)
+    groups = [plan.groups(kept) for kept, _ in cases]
+    laws = {count: total.laws() for count, total in sums(one, groups, plan.size * budget).items()}
+    laws[0] = [NOTHING] * len(nodes.value)
+    mixture = Mixture(cut=2.0 * budget)
+    for (kept, part), count in zip(cases, groups, strict=True):
+        rest = kept - plan.size * count
+        which = bisect.bisect_right(sizes, rest) - 1
+        if which < 0:
+            mixture.cut += part
+            continue
+        mixture.cut += 2.0 * part * float(nodes.beyond[which])
+        for v, chance, law in zip(nodes.value.tolist(), nodes.chance[which].tolist(), laws[count], strict=True):
+            mixture.add(part * chance, law, (rest + 1) * (v - 1.0), kept + 1)
+    return mixture.prices(error + _CHANCES, half)

@@ -1,0 +1,248 @@
+"""Groups and self-application: unbiased, above every place and every mixture of places, above real crowds."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import special
+
+from shoal import Shuffle, ShuffledCheckIn, crowd, groups
+from shoal.levels import in_order
+from shoal.prices import PricedLaw, Prices
+from shoal.ratio import Ratio
+from shoal.thinning import Thinning
+
+# ---------------------------------------------------------------------------------------------
+# The estimate: its mean given the multiset is the likelihood ratio.
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_the_estimate_with_users_aside_is_unbiased(seed: int) -> None:
+    """All assignments of letters to user 1, one user aside and two others, kept or not."""
+    rng = np.random.default_rng(seed)
+    letters = 3
+    p, moved = rng.dirichlet(np.ones(letters)), rng.dirichlet(np.ones(letters))
+    others = [rng.dirichlet(np.ones(letters)) for _ in range(3)]
+    w, e = moved / p, [other / p for other in others]
+    # The view of user 1 and the user aside alone: S' = E[w(z) | their two letters]
+    pair = np.outer(p, others[0])
+    inner = (pair * w[:, None] + (pair * w[:, None]).T) / (pair + pair.T)
+    sums: dict[tuple[int, ...], np.ndarray] = {}
+    for z, y, a, b in itertools.product(range(letters), repeat=4):
+        weight = p[z] * others[0][y] * others[1][a] * others[2][b]
+        v = inner[z, y]
+        f = v + ((w[a] - v) / e[1][a] + (w[b] - v) / e[2][b]) / 4.0
+        seen = tuple(sorted((z, y, a, b)))
+        sums[seen] = sums.get(seen, np.zeros(3)) + weight * np.array([1.0, w[z], f])
+    for mass, ratio, estimate in sums.values():
+        assert estimate / mass == pytest.approx(ratio / mass, abs=1e-12)
+
+
+# ---------------------------------------------------------------------------------------------
+# One user: the law of an interval is above that of every place in it.
+
+
+def stop_loss(r: float, thin: Thinning, a: float, v: float, k: float) -> float:
+    """The call of X_a at k >= 0, its put at k < 0: `E_p(w - v - k ê)+` and its mirror, by sums in two dimensions."""
+    s, y = np.linspace(-9.0, 9.0, 3001), np.linspace(-9.0, 9.0, 301)
+    second, first = (np.exp(-0.5 * x**2) / math.sqrt(2.0 * math.pi) * (x[1] - x[0]) for x in (s, y))
+    w = np.exp(r * s - 0.5 * r**2)
+    e = np.exp(r * (a * s[:, None] + math.sqrt(1.0 - a**2) * y) - 0.5 * r**2)
+    if thin.kept < 1.0:
+        c = math.exp(-r * thin.at - 0.5 * r**2)
+        e = np.minimum(1.0, e / c) / (1.0 - thin.stray)
+    gain = (w[:, None] - v - k * e) * (1.0 if k >= 0.0 else -1.0)
+    return float(second @ np.maximum(gain, 0.0) @ first)
+
+
+@pytest.mark.parametrize("at", [-math.inf, 0.25])
+@pytest.mark.parametrize("interval", [(-1.0, -0.6), (-0.6, 0.0), (0.0, 1.0)])
+@pytest.mark.parametrize("v", [0.7, 1.0, 1.4])
+def test_an_interval_is_above_its_places(at: float, interval: tuple[float, float], v: float) -> None:
+    r = 0.5
+    thin = Thinning.of(r, at)
+    (term,) = groups._terms(Ratio(scale=1.0 / r), thin, interval, v, 1e-20)
+    x, mass = term.point - (v - 1.0), term.mass
+    assert mass.sum() == pytest.approx(1.0, abs=1e-12)
+    assert mass @ x == pytest.approx(1.0 - v, abs=1e-10)
+    for k in (-0.8, -0.3, -0.1, 0.1, 0.4, 1.2):
+        price = float(mass @ np.maximum((x - k) * (1.0 if k >= 0.0 else -1.0), 0.0))
+        every = [stop_loss(r, thin, a, v, k) for a in np.linspace(*interval, 4)]
+        assert price >= max(every) - 2e-6  # what the reference is off by
+        assert price <= max(every) * 1.05 + 5e-3  # spreads cost little
+
+
+# ---------------------------------------------------------------------------------------------
+# Groups.
+
+
+def test_the_law_of_the_largest_prices() -> None:
+    rng = np.random.default_rng(5)
+    points = np.concatenate([-(2.0 ** np.arange(6.0)[::-1]), np.linspace(-0.5, 0.5, 11), 2.0 ** np.arange(6.0)])
+    points[np.argmin(np.abs(points))] = 0.0
+    for _ in range(50):
+        rows = rng.dirichlet(np.full(len(points), 0.3), size=4)
+        rows /= 2.0
+        for row in rows:  # mean 0: mass moved between the ends
+            side = 0 if row @ points > 0.0 else -1
+            part = abs(row @ points) / abs(points[side])
+            assert part < 0.5
+            row[side] += part
+            row[np.searchsorted(points, 0.0)] += 1.0 - row.sum()
+        mass, stretch = groups.largest(points, rows)
+        assert mass.min() >= 0.0
+        assert mass.sum() == pytest.approx(1.0, abs=1e-14)
+        assert stretch < 1e-10
+        for k in points:
+            sign = 1.0 if k >= 0.0 else -1.0
+            every, found = (law @ np.maximum(sign * (points - k), 0.0) for law in (rows, mass))
+            assert found == pytest.approx(every.max(), rel=1e-11, abs=1e-15)
+
+
+def contracted(r: float, a: float, v: float, step: float, size: int) -> np.ndarray:
+    """X_a + v - 1 without thinning, on a lattice of `size` points, each atom at its nearest point."""
+    z = np.linspace(-1.0, 1.0, 3001)
+    s, ws = np.polynomial.hermite_e.hermegauss(60)
+    zeta, width = 9.0 * z + a * r, r * math.sqrt(1.0 - a**2)
+    density = 9.0 * (z[1] - z[0]) * np.exp(-0.5 * (9.0 * z) ** 2) / math.sqrt(2.0 * math.pi)
+    x = (np.exp(r * zeta - 0.5 * r**2) - v) * np.exp(-r * a * zeta + 0.5 * (r * a) ** 2)
+    y = x[:, None] * np.exp(width * s - 0.5 * width**2) + v - 1.0
+    index = np.clip(np.rint(y / step).astype(int) + size // 2, 0, size - 1)
+    mass = np.outer(density, ws / math.sqrt(2.0 * math.pi))
+    return np.bincount(index.ravel(), mass.ravel(), size)
+
+
+@pytest.mark.parametrize("v", [0.95, 1.0, 1.1])
+def test_a_group_is_above_any_mixture_of_places_in_an_interval(v: float) -> None:
+    r, size, step, cells = 0.4, 6, 2e-3, 2**14
+    plan = groups.Plan(size=size, cuts=(-1.0, -0.5, 0.2, 1.0), at=-math.inf)
+    nodes = groups.Nodes(value=np.array([v]), chance=np.ones((1, 1)), beyond=np.zeros(1))
+    batch = groups._groups(Ratio(scale=1.0 / r), Thinning.of(r, -math.inf), plan, nodes, 128, 1e-20)
+    assert batch.stretch[0] < 1e-6
+    points, mass = in_order(batch.points), in_order(batch.mass[0])
+    rng = np.random.default_rng(3)
+    lattice = (np.arange(cells) - cells // 2) * step
+    tightest = 0.0
+    for low, high in itertools.pairwise(plan.cuts):
+        for places in ([low] * size, [high] * size, [low, high] * (size // 2), rng.uniform(low, high, size)):
+            kinds = {a: np.fft.rfft(np.fft.ifftshift(contracted(r, a, v, step, cells))) for a in set(places)}
+            total = np.fft.fftshift(np.fft.irfft(math.prod(kinds[a] for a in places), cells))
+            total /= total.sum()
+            centre = lattice - total @ lattice
+            for k in (-1.5, -0.7, -0.2, 0.2, 0.7, 1.5, 3.0):
+                sign = 1.0 if k >= 0.0 else -1.0
+                exact = float(total @ np.maximum(sign * (centre - k), 0.0))
+                found = float(mass @ np.maximum(sign * (points - k), 0.0))
+                assert found >= exact * (1.0 - 1e-4) - 1e-9, (places, k)
+                tightest = max(tightest, exact / found)
+    assert tightest > 0.95
+
+
+# ---------------------------------------------------------------------------------------------
+# Real crowds of many places lie below: reports rounded to letters, the histogram of all users.
+
+
+def histogram_delta(places: np.ndarray, sigma: float, epsilon: float, edges: list[float]) -> float:
+    """delta of the counts of letters (post-processing of the shuffled reports), the worse direction."""
+
+    def letters(x: float) -> np.ndarray:
+        return np.diff(special.ndtr((np.concatenate([[-np.inf], edges, [np.inf]]) - x) / sigma))
+
+    def with_user(counts: np.ndarray, x: float) -> np.ndarray:
+        chance, grown = letters(x), np.zeros([n + 1 for n in counts.shape])
+        grown[:-1, :-1, :-1] += chance[0] * counts
+        for axis in range(3):
+            place = [slice(None, -1)] * 3
+            place[axis] = slice(1, None)
+            grown[tuple(place)] += chance[axis + 1] * counts
+        return grown
+
+    counts = np.ones((1, 1, 1))
+    for x in places:
+        counts = with_user(counts, float(x))
+    still, moved = with_user(counts, 0.0), with_user(counts, 1.0)
+    scale = math.exp(epsilon)
+    return max(float(np.maximum(a - scale * b, 0.0).sum()) for a, b in ((still, moved), (moved, still)))
+
+
+@pytest.mark.parametrize(("users", "sigma", "epsilon"), [(100, 5.0, 0.03), (100, 2.0, 0.05)])
+def test_mixed_crowds_lie_below_the_bound(users: int, sigma: float, epsilon: float) -> None:
+    m = Shuffle(users=users, sigma=sigma)
+    assert groups.plan(m.round().ratio, users) is not None
+    bound = m.delta(epsilon=epsilon).upper
+    rng = np.random.default_rng(11)
+    half = (users - 1) // 2
+    crowds = {
+        "opposite": np.full(users - 1, -1.0),
+        "half": np.repeat([-1.0, 1.0], [users - 1 - half, half]),
+        "half, one by one": np.resize([-1.0, 1.0], users - 1),
+        "many places": rng.uniform(-1.0, 1.0, users - 1),
+        "sorted": np.linspace(-1.0, 0.0, users - 1),
+    }
+    edges = [-0.5 * sigma, 0.8 * sigma, 2.0 * sigma]
+    found = {name: histogram_delta(places, sigma, epsilon, edges) for name, places in crowds.items()}
+    assert all(0.0 < delta <= bound for delta in found.values()), (found, bound)
+    # The check can fail: rounding to four letters keeps a good part of the worst crowd's delta.
+    assert found["opposite"] > 0.05 * bound, (found, bound)
+
+
+# ---------------------------------------------------------------------------------------------
+# How sharp it is: users, sigma, rate, rounds, delta, and what epsilon must not exceed.
+
+SHARP = [
+    (60_000, 9.48, 1.0, 1, 1 / 60_000, 6.27e-4),
+    (60_000, 9.48, 1.0, 7, 1 / 60_000, 2.15e-3),
+    (60_000, 5.0, 0.1, 5_540, 1e-5, 0.0642),
+    (100_000, 2.0, 1.0, 1, 1e-8, 0.0114),
+    (1_000, 2.0, 1.0, 1, 1e-6, 0.1345),
+    (1_000, 2.0, 1.0, 100, 1e-6, 1.24),
+    (100, 5.0, 1.0, 1, 1e-5, 0.0745),
+]
+
+
+@pytest.mark.parametrize(("users", "sigma", "rate", "rounds", "delta", "most"), SHARP)
+def test_epsilon_is_close_to_what_the_opposite_crowd_reveals(
+    users: int, sigma: float, rate: float, rounds: int, delta: float, most: float
+) -> None:
+    m = (
+        Shuffle(users=users, sigma=sigma)
+        if rate == 1.0
+        else ShuffledCheckIn(users=users, sigma=sigma, rate=rate)
+    )  # fmt: skip
+    found = m.epsilon(delta=delta, rounds=rounds)
+    assert found.lower <= found.upper <= most
+    # as the curve of all questions says
+    assert crowd.delta(((m.round(), rounds),), found.upper * 1.001) <= delta
+
+
+def test_few_users_and_little_noise_are_not_grouped() -> None:
+    assert groups.plan(Ratio(scale=5.0), 20) is None
+    assert groups.plan(Ratio(scale=1.0), 10**6) is None
+    plan = groups.plan(Ratio(scale=5.0), 60_000)
+    assert plan is not None
+    for kept in range(59_990, 60_000):
+        rest = kept - plan.size * plan.groups(kept)
+        assert plan.aside <= rest < plan.aside + plan.size
+        assert all(plan.aside <= count <= rest for count in plan.asides([kept]))
+
+
+def test_users_aside_alone_are_the_law_that_bounds_them() -> None:
+    """No groups: f is v. With one group more, both parts count in full."""
+    ratio, thin = Ratio(scale=5.0), Thinning.of(0.2, -math.inf)
+    plan = groups.Plan(size=4, cuts=(-1.0, -0.3, 1.0), at=-math.inf)
+    law = PricedLaw(gap=np.array([-0.4, 0.0, 0.1, 0.3]), mass=np.array([0.1, 0.7, 0.1, 0.1]), infinite=0.0)
+
+    def priced(kept: int) -> Prices:
+        return groups.prices(ratio, thin, plan, {plan.aside: law}, [(kept, 1.0)], 0.0, 96, 1e-20)
+
+    at = np.array([-0.3, -0.1, 0.0, 0.05, 0.2])
+    alone, more = (priced(kept).at(at) for kept in (plan.aside, plan.aside + 4))
+    assert np.all(alone >= law.prices().at(at) * (1.0 - 1e-12))
+    assert alone[2] <= 1.5 * law.prices().at(at)[2]
+    # (K2 + 1)(v - 1) over K + 1, and terms of mean 0: above v itself, made smaller by that factor
+    part = (plan.aside + 1) / (plan.aside + 5)
+    smaller = PricedLaw(gap=law.gap * part, mass=law.mass, infinite=0.0).prices()
+    assert np.all(more >= smaller.at(at) * (1.0 - 1e-12))
+    # 4 users add their own size, but far less than user 1 with 6 others
+    assert more[2] <= 2.0 * smaller.at(at)[2]
