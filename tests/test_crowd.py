@@ -10,9 +10,10 @@ import pytest
 from scipy import stats
 
 from shoal import Accountant, LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle, calibrate, pld
+from shoal.answers import EPSILON, How
 from shoal.compose import Composition
 from shoal.crowd import ByZero, Replace
-from shoal.mechanisms import EPSILON, Bounds, Settings, from_dict
+from shoal.mechanisms import bounds, from_dict
 from shoal.ratio import MeanRatio, Ratio
 
 VALUES = [
@@ -58,8 +59,8 @@ def test_nowhere_above_what_clones_gave(part):
         m = from_dict(case["fields"])
         if m.adjacency == "replace" and m.users <= 4:
             continue  # with hardly anybody else, clones seen from the user itself were better
-        found = Settings.checked("tight", None, pld.ACCURACY, ends="upper").answer(
-            Bounds.of([(m, case["rounds"])]), case["delta"], EPSILON
+        found = How.checked("tight", None, pld.ACCURACY, ends="upper").answer(
+            bounds([(m, case["rounds"])]), case["delta"], EPSILON
         )
         # Clones were better by some tenths of a per cent where there is so little noise that nearly all is local.
         assert found.upper <= case["upper"] * (1 + (1e-3 if m.sigma >= 0.75 else 1e-2)), case
@@ -86,7 +87,7 @@ def test_small_samples_over_many_rounds(sample):
     found = m.epsilon(delta=1e-4, rounds=30)
     assert m.replace(crowd="identical").epsilon(delta=1e-4, rounds=30).upper <= found.upper
     for way in ("forward", "reverse"):
-        pair = m.round().pair(256, 1e-24, "upper", way)
+        pair = m._above().pair(256, 1e-24, "upper", way)
         assert pair.base.sum() <= 1.0 + 1e-8
         assert pair.top.sum() + pair.infinite == pytest.approx(1.0, abs=1e-8)
 
@@ -214,8 +215,8 @@ def test_renyi_dp_of_any_crowd(adjacency):
 def test_one_round_by_way_of_zero_in_prices():
     """The law that is composed where not all rounds lead through zero is no better than the way itself."""
     m = Shuffle(users=500, sigma=3.0, adjacency="replace")
-    assert isinstance(m.round(), Replace)
-    alone = Composition(parts=((m.round(), 1),), half=512, budget=1e-24)
+    assert isinstance(m._above(), Replace)
+    alone = Composition(parts=((m._above(), 1),), half=512, budget=1e-24)
     for way in ("forward", "reverse"):
         found = alone.above(way).epsilon(1e-6)
         assert m.epsilon(delta=1e-6).upper * 0.999 <= found <= 1.02 * m.epsilon(delta=1e-6).upper
@@ -231,18 +232,18 @@ SCANS = [
 
 @pytest.mark.parametrize(("field", "m", "values", "sign"), SCANS, ids=lambda v: v if isinstance(v, str) else "")
 def test_monotone(field, m, values, sign):
-    settings = Settings.checked("tight", None, pld.ACCURACY, ends="upper")
-    found = [settings.answer(Bounds.of([(m.replace(**{field: v}), 3)]), 1e-6, EPSILON).upper for v in values]
+    settings = How.checked("tight", None, pld.ACCURACY, ends="upper")
+    found = [settings.answer(bounds([(m.replace(**{field: v}), 3)]), 1e-6, EPSILON).upper for v in values]
     assert all(sign * (after - before) >= 0.0 for before, after in itertools.pairwise(found))
 
 
 def test_monotone_in_rounds_and_the_largest_number_is_found():
     """A minimiser of a rough function once gave less for 292 rounds than for 290."""
     m = ShuffledCheckIn(users=5_000, rate=0.5, sigma=2.0)
-    settings = Settings.checked("tight", None, pld.ACCURACY, ends="upper")
+    settings = How.checked("tight", None, pld.ACCURACY, ends="upper")
 
     def spent(rounds):
-        return settings.answer(Bounds.of([(m, rounds)]), 1e-5, EPSILON).upper
+        return settings.answer(bounds([(m, rounds)]), 1e-5, EPSILON).upper
 
     found = [spent(t) for t in range(230, 310, 4)]
     assert all(before <= after for before, after in itertools.pairwise(found))

@@ -169,7 +169,7 @@ def histogram_delta(places: np.ndarray, sigma: float, epsilon: float, edges: lis
 @pytest.mark.parametrize(("users", "sigma", "epsilon"), [(100, 5.0, 0.03), (100, 2.0, 0.05)])
 def test_mixed_crowds_lie_below_the_bound(users: int, sigma: float, epsilon: float) -> None:
     m = Shuffle(users=users, sigma=sigma)
-    assert groups.plan(m.round().ratio, users) is not None
+    assert groups.plan(m._above().ratio, users) is not None
     bound = m.delta(epsilon=epsilon).upper
     rng = np.random.default_rng(11)
     half = (users - 1) // 2
@@ -213,7 +213,7 @@ def test_epsilon_is_close_to_what_the_opposite_crowd_reveals(
     found = m.epsilon(delta=delta, rounds=rounds)
     assert found.lower <= found.upper <= most
     # as the curve of all questions says
-    assert crowd.delta(((m.round(), rounds),), found.upper * 1.001) <= delta
+    assert crowd.delta(((m._above(), rounds),), found.upper * 1.001) <= delta
 
 
 def test_few_users_and_little_noise_are_not_grouped() -> None:

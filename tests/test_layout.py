@@ -26,6 +26,7 @@ RANKS = [
     {"groups"},
     {"exchange", "opposite"},
     {"crowd"},
+    {"answers"},
     {"mechanisms"},
     {"accountant"},
     {"calibrate"},

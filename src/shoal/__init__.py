@@ -19,8 +19,11 @@ if TYPE_CHECKING:
     from shoal import paper as paper
     from shoal.accountant import Accountant as Accountant
     from shoal.accountant import Entry as Entry
+    from shoal.answers import AccuracyWarning as AccuracyWarning
+    from shoal.answers import Intervals as Intervals
+    from shoal.answers import Statement as Statement
+    from shoal.answers import UnreachableError as UnreachableError
     from shoal.interval import Interval as Interval
-    from shoal.mechanisms import AccuracyWarning as AccuracyWarning
     from shoal.mechanisms import BallsAndBins as BallsAndBins
     from shoal.mechanisms import LocalGaussian as LocalGaussian
     from shoal.mechanisms import Mechanism as Mechanism
@@ -32,9 +35,9 @@ _HOME = {
     "Accountant": "shoal.accountant",
     "Entry": "shoal.accountant",
     "Interval": "shoal.interval",
+    **dict.fromkeys(("AccuracyWarning", "Intervals", "Statement", "UnreachableError"), "shoal.answers"),
     **dict.fromkeys(
         (
-            "AccuracyWarning",
             "BallsAndBins",
             "LocalGaussian",
             "Mechanism",

@@ -12,6 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float64]
+Numbers = Sequence[float] | npt.NDArray[Any]
+"""Many values of a question: the answer is an array."""
+
+WholeNumbers = Sequence[int] | npt.NDArray[Any]
 
 SIGMA_RANGE = (1e-4, 1e9)
 """Noise multipliers whose moments neither overflow nor underflow in double precision."""

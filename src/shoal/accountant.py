@@ -2,13 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, overload
 
 from shoal import _validate, pld
-from shoal._validate import FloatArray
-from shoal.mechanisms import Bounds, Mechanism, Method, Settings, ask_delta, ask_epsilon, ask_rdp, from_dict
+from shoal._validate import FloatArray, Numbers
+from shoal.answers import (
+    ADVANTAGE,
+    Bounds,
+    How,
+    Intervals,
+    Method,
+    Statement,
+    ask_delta,
+    ask_epsilon,
+    ask_power,
+    ask_rdp,
+    which_asked,
+)
+from shoal.interval import Interval
+from shoal.mechanisms import Mechanism, bounds, from_dict, run
 
 STATE_VERSION = 1
 
@@ -65,24 +79,72 @@ class Accountant:
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.ledger)
 
-    def _parts(self, times: int = 1) -> Bounds:
-        return Bounds.of((m, r * times) for m, r in self._counts.items())
+    def _bounds(self, times: int = 1) -> Bounds:
+        return bounds((m, r * times) for m, r in self._counts.items())
 
+    @overload
+    def epsilon(self, *, delta: float, method: Method = ..., orders: Any = ..., accuracy: float = ...) -> Interval: ...
+    @overload
+    def epsilon(
+        self, *, delta: Numbers, method: Method = ..., orders: Any = ..., accuracy: float = ...
+    ) -> Intervals: ...
     def epsilon(
         self, *, delta: Any, method: Method = "tight", orders: Any = None, accuracy: float = pld.ACCURACY
     ) -> Any:
         """The epsilon of everything so far, as an `Interval` (0 if nothing was entered)."""
-        return ask_epsilon(self._parts, delta, 1, Settings.checked(method, orders, accuracy))
+        return ask_epsilon(self._bounds, delta, 1, How.checked(method, orders, accuracy))
 
+    @overload
+    def delta(self, *, epsilon: float, method: Method = ..., orders: Any = ..., accuracy: float = ...) -> Interval: ...
+    @overload
+    def delta(
+        self, *, epsilon: Numbers, method: Method = ..., orders: Any = ..., accuracy: float = ...
+    ) -> Intervals: ...
     def delta(
         self, *, epsilon: Any, method: Method = "tight", orders: Any = None, accuracy: float = pld.ACCURACY
     ) -> Any:
         """The delta of everything so far, as an `Interval`."""
-        return ask_delta(self._parts, epsilon, 1, Settings.checked(method, orders, accuracy))
+        return ask_delta(self._bounds, epsilon, 1, How.checked(method, orders, accuracy))
+
+    @overload
+    def tradeoff(self, fpr: float, *, accuracy: float = ...) -> Interval: ...
+    @overload
+    def tradeoff(self, fpr: Numbers, *, accuracy: float = ...) -> Intervals: ...
+    def tradeoff(self, fpr: Any, *, accuracy: float = pld.ACCURACY) -> Any:
+        """The largest true positive rate at each false positive rate, of an attacker who saw all rounds."""
+        return ask_power(self._bounds(), fpr, accuracy)
+
+    def advantage(self, *, accuracy: float = pld.ACCURACY) -> Interval:
+        """The largest true positive rate minus false positive rate that any attack on all rounds reaches."""
+        return How.checked("tight", None, accuracy).answer(self._bounds(), 0.0, ADVANTAGE)
+
+    def statement(
+        self,
+        *,
+        delta: float | None = None,
+        epsilon: float | None = None,
+        method: Method = "tight",
+        orders: Any = None,
+        accuracy: float = pld.ACCURACY,
+    ) -> Statement:
+        """The whole answer for everything so far: epsilon at `delta`, or delta at `epsilon`."""
+        if not self._counts:
+            raise ValueError("an empty accountant has nothing to state: compose a round first")
+        asked, how = which_asked(epsilon, delta), {"method": method, "orders": orders, "accuracy": accuracy}
+        given: Any = delta if asked == "epsilon" else epsilon
+        answer = self.epsilon(delta=given, **how) if asked == "epsilon" else self.delta(epsilon=given, **how)
+        every = list(self._counts)
+        crowds = {getattr(m, "crowd", None) for m in every} - {None}
+        return Statement(
+            runs=tuple(run(m, r) for m, r in self._counts.items()), adjacency=every[0].adjacency,
+            crowd=crowds.pop() if len(crowds) == 1 else "mixed" if crowds else None,
+            assumption=_each(m.assumption for m in every), trust=_each(m.trust for m in every), method=method,
+            asked=asked, given=float(given), answer=answer, accuracy=accuracy,
+        )  # fmt: skip
 
     def rdp(self, orders: Any, *, direction: Literal["worse", "forward", "reverse"] = "worse") -> FloatArray:
         """Rényi DP of everything so far."""
-        return ask_rdp(self._parts(), orders, direction)
+        return ask_rdp(self._bounds(), orders, direction)
 
     def state_dict(self) -> dict[str, Any]:
         """The ledger as plain data (JSON will do), to be restored by `load_state_dict`."""
@@ -112,3 +174,8 @@ class Accountant:
                 raise type(error)(f"ledger entry {number}: {error}") from None
         self._counts = fresh._counts
         return self
+
+
+def _each(texts: Iterable[str]) -> str:
+    """Different texts, each once."""
+    return "; ".join(dict.fromkeys(texts))

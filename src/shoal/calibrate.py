@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal import _validate, pld
-from shoal.mechanisms import EPSILON, Bounds, Mechanism, Method, Settings
+from shoal.answers import EPSILON, How, Method, UnreachableError
+from shoal.mechanisms import Mechanism, bounds
 
 _TOLERANCE = 1e-4
 
@@ -24,18 +25,18 @@ class _Target:
 
     epsilon: float
     delta: float
-    settings: Settings
+    how: How
 
     @classmethod
     def checked(cls, epsilon: Any, delta: Any, method: Method, orders: Any, accuracy: float) -> _Target:
         target = _validate.epsilon(epsilon)
         if target == 0.0:
             raise ValueError("epsilon must be positive, got 0.0")
-        settings = Settings.checked(method, orders, accuracy, ends="upper")
-        return cls(epsilon=target, delta=_validate.delta(delta), settings=settings)
+        how = How.checked(method, orders, accuracy, ends="upper")
+        return cls(epsilon=target, delta=_validate.delta(delta), how=how)
 
     def spent(self, mechanism: Mechanism, rounds: int) -> float:
-        return self.settings.answer(Bounds.of([(mechanism, rounds)]), self.delta, EPSILON).upper
+        return self.how.answer(bounds([(mechanism, rounds)]), self.delta, EPSILON).upper
 
     def excess(self, mechanism: Mechanism, rounds: int) -> float:
         """log(epsilon / target): met if it is not positive."""
@@ -77,7 +78,9 @@ def sigma(
     # Little noise takes longest to analyse: come from above.
     bracket = _expand(excess, math.log(least), math.log(most), math.log(8.0))
     if bracket is None:
-        raise ValueError(f"epsilon must be reachable, got {target.epsilon}, which even sigma = {most:g} does not meet")
+        raise UnreachableError(
+            f"epsilon must be reachable, got {target.epsilon}, which even sigma = {most:g} does not meet"
+        )
     return min(max(math.exp(_narrow(excess, bracket, math.log1p(width))), least), most)
 
 
@@ -101,7 +104,7 @@ def rounds(
     target = _Target.checked(epsilon, delta, method, orders, accuracy)
     if target.excess(mechanism, 1) > 0.0:
         least = target.spent(mechanism, 1)
-        raise ValueError(f"epsilon must be at least {least:.6g}, the cost of one round, got {target.epsilon}")
+        raise UnreachableError(f"epsilon must be at least {least:.6g}, the cost of one round, got {target.epsilon}")
     return _fewest(lambda count: target.excess(mechanism, count), 1, _validate.ROUNDS_MAX, rising=True)
 
 
@@ -134,12 +137,17 @@ def users(
         try:
             mechanism = make(number)
         except ValueError as error:
-            raise ValueError(f"epsilon must be reachable, got {target.epsilon}, and {number} users: {error}") from None
+            if number == first:
+                raise
+            # What is allowed for few users may end with many, as a rate that becomes too small.
+            raise UnreachableError(
+                f"epsilon must be reachable, got {target.epsilon}, and {number} users: {error}"
+            ) from error
         return target.excess(mechanism, count)
 
     found = _fewest(excess, first, _validate.USERS_MAX, rising=False)
     if found > _validate.USERS_MAX:
-        raise ValueError(f"epsilon must be reachable, got {target.epsilon}, which no number of users meets")
+        raise UnreachableError(f"epsilon must be reachable, got {target.epsilon}, which no number of users meets")
     return found
 
 

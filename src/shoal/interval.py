@@ -1,4 +1,4 @@
-"""A certified answer: the truth lies between `lower` and `upper`."""
+"""A certified answer: the truth lies between `lower` and `upper`; and all rounding of numbers for people."""
 
 from __future__ import annotations
 
@@ -73,3 +73,28 @@ def outwards(value: float, spec: str, side: float) -> str:
 def _read(text: str) -> float:
     number = text.strip().replace(",", "").replace("_", "")
     return float(number[:-1]) / 100.0 if number.endswith("%") else float(number)
+
+
+def rounded(value: float, side: str = "up", digits: int = 5) -> str:
+    """A number to a few digits, rounded to the safe side: a bound stays a bound when it is printed.
+
+    >>> rounded(0.123451), rounded(0.123451, "down")
+    ('0.12346', '0.12345')
+    """
+    if not math.isfinite(value) or value == 0.0:
+        return "0" if value == 0.0 else "inf"
+    places = digits - 1 - math.floor(math.log10(abs(value)))
+    spec = f".{max(0, places)}f" if 1e-4 <= abs(value) < 1e7 else f".{digits - 1}e"
+    text = outwards(value, spec, 1.0 if side == "up" else -1.0)
+    return text.replace("e-0", "e-").replace("e+0", "e+")
+
+
+def short(value: float, digits: int = 6) -> str:
+    """A number that was given, as short as it can be written, or rounded up.
+
+    A guarantee stays true when delta, epsilon or sigma is printed a little larger than it is.
+    """
+    if isinstance(value, int):
+        return f"{value:,}"
+    text = f"{value:.{digits}g}"
+    return text if float(text) >= value else rounded(value, digits=digits)

@@ -24,31 +24,43 @@ from __future__ import annotations
 
 import dataclasses
 import html
-import math
-import os
-import sys
-import warnings
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar, get_args
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, TypeVar, get_args, overload
 
-import numpy as np
-
-from shoal import _validate, crowd, pld, rdp
-from shoal._validate import FloatArray
-from shoal.compose import Parts, Round
+from shoal import _validate, pld
+from shoal._validate import FloatArray, Numbers, WholeNumbers
+from shoal.answers import (
+    ADVANTAGE,
+    Asked,
+    Bounds,
+    How,
+    Intervals,
+    Method,
+    Run,
+    Statement,
+    ask_delta,
+    ask_epsilon,
+    ask_power,
+    ask_rdp,
+    which_asked,
+)
+from shoal.compose import Round
 from shoal.crowd import Replace
 from shoal.exchange import Exchange
-from shoal.interval import Interval, outwards
+from shoal.interval import Interval, short
 from shoal.opposite import Opposite
 from shoal.ratio import MeanRatio, Ratio
 
 Adjacency = Literal["zero-out", "replace"]
 Crowd = Literal["any", "identical"]
-Method = Literal["tight", "rdp"]
-Answer = TypeVar("Answer")
 Self = TypeVar("Self", bound="Mechanism")
+
+
+def parameter(words: str, *, metavar: str, help: str, default: Any = dataclasses.MISSING) -> Any:
+    """A field of a mechanism: what it is called in sentences, and its option in the command."""
+    return field(default=default, metadata={"words": words, "metavar": metavar, "help": help})
+
 
 _MOVE: dict[str, float] = {"zero-out": 1.0, "replace": 2.0}
 """How far one vector can move under each adjacency, in units of the clipping norm."""
@@ -58,7 +70,7 @@ _MOVE: dict[str, float] = {"zero-out": 1.0, "replace": 2.0}
 class Mechanism:
     """One round of a protocol. Use a subclass; see the module's text for the common terms."""
 
-    sigma: float
+    sigma: float = parameter("σ", metavar="X", help="Noise multiplier: standard deviation / clipping norm.")
     adjacency: Adjacency = "zero-out"
 
     label: ClassVar[str] = ""
@@ -85,25 +97,35 @@ class Mechanism:
         """s = sigma / (how far the user moves): all that matters of the two."""
         return self.sigma / _MOVE[self.adjacency]
 
-    def round(self) -> MeanRatio | Round:
-        """One round, from which upper bounds are computed: a likelihood ratio, or that of any crowd."""
-        return self.witness()
+    # What the engine computes with: a new mechanism defines `_identical`, and the other two where they differ from it.
 
-    def witness(self) -> MeanRatio:
-        """The ratio of a round that can really happen, from which lower bounds are computed."""
+    def _identical(self) -> MeanRatio:
+        """The ratio of a round that can really happen: the identical crowd's, or the mechanism's where none matters."""
         raise NotImplementedError
 
-    def opposite(self) -> MeanRatio | Opposite:
-        """Another such round, with a worse crowd if there is one."""
-        return self.witness()
+    def _above(self) -> MeanRatio | Round:
+        """One round, from which upper bounds are computed: a likelihood ratio, or that of any crowd."""
+        return self._identical()
 
-    def _parts(self, count: int) -> Bounds:
-        return Bounds.of([(self, count)])
+    def _opposite(self) -> MeanRatio | Opposite:
+        """Another round that can really happen, with a worse crowd if there is one."""
+        return self._identical()
+
+    def _bounds(self, count: int) -> Bounds:
+        return bounds([(self, count)])
 
     @property
     def assumption(self) -> str:
         """What the numbers assume about the other users, in words."""
         return "no other user matters"
+
+    @property
+    def settings(self) -> str:
+        """The parameters in words."""
+        named = [f for f in dataclasses.fields(self) if "words" in f.metadata]
+        named.sort(key=lambda f: f.name == "sigma")  # the noise comes last
+        values = ((f.metadata["words"], getattr(self, f.name)) for f in named)
+        return ", ".join(f"{words} = {repr(v) if 'rate' in words else short(v, 10)}" for words, v in values)
 
     def replace(self: Self, **changes: Any) -> Self:
         """A copy with some fields changed.
@@ -117,6 +139,24 @@ class Mechanism:
             raise TypeError(f"{unknown[0]} is not a field of {type(self).__name__}, which has {known}")
         return dataclasses.replace(self, **changes)
 
+    @overload
+    def epsilon(
+        self, *, delta: float, rounds: int = ..., method: Method = ..., orders: Any = ..., accuracy: float = ...
+    ) -> Interval: ...
+    @overload
+    def epsilon(
+        self,
+        *,
+        delta: Numbers,
+        rounds: int | WholeNumbers = ...,
+        method: Method = ...,
+        orders: Any = ...,
+        accuracy: float = ...,
+    ) -> Intervals: ...
+    @overload
+    def epsilon(
+        self, *, delta: float, rounds: WholeNumbers, method: Method = ..., orders: Any = ..., accuracy: float = ...
+    ) -> Intervals: ...
     def epsilon(
         self,
         *,
@@ -133,9 +173,27 @@ class Mechanism:
         `method="rdp"` goes through Rényi DP with all orders, or with those in `orders` only; it
         bounds from above.
         """
-        asked = Settings.checked(method, orders, accuracy)
-        return ask_epsilon(self._parts, delta, rounds, asked)
+        asked = How.checked(method, orders, accuracy)
+        return ask_epsilon(self._bounds, delta, rounds, asked)
 
+    @overload
+    def delta(
+        self, *, epsilon: float, rounds: int = ..., method: Method = ..., orders: Any = ..., accuracy: float = ...
+    ) -> Interval: ...
+    @overload
+    def delta(
+        self,
+        *,
+        epsilon: Numbers,
+        rounds: int | WholeNumbers = ...,
+        method: Method = ...,
+        orders: Any = ...,
+        accuracy: float = ...,
+    ) -> Intervals: ...
+    @overload
+    def delta(
+        self, *, epsilon: float, rounds: WholeNumbers, method: Method = ..., orders: Any = ..., accuracy: float = ...
+    ) -> Intervals: ...
     def delta(
         self,
         *,
@@ -150,9 +208,13 @@ class Mechanism:
         `accuracy` is still that of epsilon: delta is bracketed as tightly as an epsilon of that width would be,
         which is wider in relative terms where delta falls steeply.
         """
-        asked = Settings.checked(method, orders, accuracy)
-        return ask_delta(self._parts, epsilon, rounds, asked)
+        asked = How.checked(method, orders, accuracy)
+        return ask_delta(self._bounds, epsilon, rounds, asked)
 
+    @overload
+    def tradeoff(self, fpr: float, *, rounds: int = ..., accuracy: float = ...) -> Interval: ...
+    @overload
+    def tradeoff(self, fpr: Numbers, *, rounds: int = ..., accuracy: float = ...) -> Intervals: ...
     def tradeoff(self, fpr: Any, *, rounds: int = 1, accuracy: float = pld.ACCURACY) -> Any:
         """What an attacker can do: the largest true positive rate at each false positive rate.
 
@@ -163,14 +225,48 @@ class Mechanism:
         >>> 0.016 < power.lower <= power.upper < 0.017
         True
         """
-        parts, asked = self._parts(_validate.rounds(rounds)), Settings.checked("tight", None, accuracy)
-        found = [asked.answer(parts, _validate.delta(f, "fpr"), POWER) for f in _validate.each("fpr", fpr)]
-        return found[0] if _validate.is_scalar(fpr) else _array(found)
+        return ask_power(self._bounds(_validate.rounds(rounds)), fpr, accuracy)
 
     def advantage(self, *, rounds: int = 1, accuracy: float = pld.ACCURACY) -> Interval:
         """The largest true positive rate minus false positive rate that any attack reaches."""
-        asked = Settings.checked("tight", None, accuracy)
-        return asked.answer(self._parts(_validate.rounds(rounds)), 0.0, ADVANTAGE)
+        asked = How.checked("tight", None, accuracy)
+        return asked.answer(self._bounds(_validate.rounds(rounds)), 0.0, ADVANTAGE)
+
+    def statement(
+        self,
+        *,
+        delta: float | None = None,
+        epsilon: float | None = None,
+        rounds: int = 1,
+        method: Method = "tight",
+        orders: Any = None,
+        accuracy: float = pld.ACCURACY,
+    ) -> Statement:
+        """The whole answer, with all that it assumes: epsilon at `delta`, or delta at `epsilon`.
+
+        >>> print(LocalGaussian(sigma=2.0).statement(delta=1e-5))  # doctest: +ELLIPSIS
+        One round of local (σ = 2) is (1.9931, 1e-05)-differentially private for zero-out adjacency, assuming no ...
+        """
+        asked, given = which_asked(epsilon, delta), next(value for value in (delta, epsilon) if value is not None)
+        how: dict[str, Any] = {"rounds": rounds, "method": method, "orders": orders, "accuracy": accuracy}
+        answer = self.epsilon(delta=given, **how) if asked == "epsilon" else self.delta(epsilon=given, **how)
+        return self.stated(asked, given, answer, rounds, method, accuracy)
+
+    def stated(
+        self,
+        asked: Asked,
+        given: Any,
+        answer: Interval,
+        rounds: int,
+        method: Method = "tight",
+        accuracy: float = pld.ACCURACY,
+    ) -> Statement:
+        """The statement of an answer that is known already."""
+        return Statement(
+            runs=(run(self, rounds),), adjacency=self.adjacency, crowd=getattr(self, "crowd", None),
+            assumption=self.assumption, trust=self.trust, method=method, asked=asked, given=float(given), answer=answer,
+            accuracy=accuracy,
+        )  # fmt: skip
 
     def pld(self, *, step: float = 1e-4) -> Any:
         """One round as a dp_accounting `PrivacyLossDistribution`, a pessimistic one.
@@ -181,13 +277,13 @@ class Mechanism:
         step = _validate.real("step", step)
         if not 0.0 < step <= 1.0:
             raise ValueError(f"step must be above 0 and at most 1, got {step}")
-        return pld.to_dp_accounting(self.round(), step=step)
+        return pld.to_dp_accounting(self._above(), step=step)
 
     def rdp(
         self, orders: Any, *, rounds: int = 1, direction: Literal["worse", "forward", "reverse"] = "worse"
     ) -> FloatArray:
         """Rényi DP at the given orders: D(P||Q), D(Q||P), or the worse of the two."""
-        return ask_rdp(self._parts(_validate.rounds(rounds)), orders, direction)
+        return ask_rdp(self._bounds(_validate.rounds(rounds)), orders, direction)
 
     def _facts(self) -> list[tuple[str, str]]:
         """What a notebook shows of it."""
@@ -221,9 +317,9 @@ class _Crowded(Mechanism):
             return "all other users hold one vector, from which the moved user's departs (the paper's idealised crowd)"
         return "nothing about other users' vectors"
 
-    def round(self) -> MeanRatio | Round:
+    def _above(self) -> MeanRatio | Round:
         if self.crowd == "identical":
-            return self.witness()
+            return self._identical()
         # The theorem moves user 1 to zero or from it.
         step = self._among()
         return step if self.adjacency == "zero-out" else Replace(step=step)
@@ -231,14 +327,14 @@ class _Crowded(Mechanism):
     def _among(self) -> Exchange:
         raise NotImplementedError
 
-    def opposite(self) -> MeanRatio | Opposite:
+    def _opposite(self) -> MeanRatio | Opposite:
         """Everybody else opposite to where the user goes from zero."""
-        mean = self.witness()
+        mean = self._identical()
         if self.crowd == "identical":
             return mean
         # Going from zero is one of the moves of "replace" as well.
         mean = replace(mean, ratio=replace(mean.ratio, scale=self.sigma))
-        return Opposite(mean=mean) if Opposite(mean=mean).is_in_range else self.witness()
+        return Opposite(mean=mean) if Opposite(mean=mean).is_in_range else self._identical()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,7 +352,7 @@ class LocalGaussian(Mechanism):
     label: ClassVar[str] = "local"
     trust: ClassVar[str] = "nobody is trusted"
 
-    def witness(self) -> MeanRatio:
+    def _identical(self) -> MeanRatio:
         return MeanRatio(ratio=Ratio(scale=self.scale), users=1)
 
 
@@ -277,7 +373,7 @@ class Shuffle(_Crowded):
     '0.0014063'
     """
 
-    users: int
+    users: int = parameter("users", metavar="N", help="Number of users.")
     crowd: Crowd = "any"
 
     label: ClassVar[str] = "shuffle"
@@ -288,7 +384,7 @@ class Shuffle(_Crowded):
         self._set("users", _validate.users("users", self.users))
         _validate.choice("crowd", self.crowd, get_args(Crowd))
 
-    def witness(self) -> MeanRatio:
+    def _identical(self) -> MeanRatio:
         return MeanRatio(ratio=Ratio(scale=self.scale), users=self.users)
 
     def _among(self) -> Exchange:
@@ -308,8 +404,8 @@ class SubsampledShuffle(_Crowded):
     True
     """
 
-    users: int
-    sample: int
+    users: int = parameter("users", metavar="N", help="Number of users.")
+    sample: int = parameter("sampled a round", metavar="M", help="Users sampled each round.")
     crowd: Crowd = "any"
 
     label: ClassVar[str] = "subsampled"
@@ -324,7 +420,7 @@ class SubsampledShuffle(_Crowded):
         _validate.rate(self.sample / self.users, name="sample / users")
         _validate.choice("crowd", self.crowd, get_args(Crowd))
 
-    def witness(self) -> MeanRatio:
+    def _identical(self) -> MeanRatio:
         return MeanRatio(ratio=Ratio(scale=self.scale), users=self.sample, weight=self.sample / self.users)
 
     def _among(self) -> Exchange:
@@ -345,8 +441,8 @@ class ShuffledCheckIn(_Crowded):
     True
     """
 
-    users: int
-    rate: float
+    users: int = parameter("users", metavar="N", help="Number of users.")
+    rate: float = parameter("check-in rate", metavar="P", help="Probability of checking in.")
     crowd: Crowd = "any"
 
     label: ClassVar[str] = "check-in"
@@ -358,7 +454,7 @@ class ShuffledCheckIn(_Crowded):
         self._set("rate", _validate.rate(self.rate))
         _validate.choice("crowd", self.crowd, get_args(Crowd))
 
-    def witness(self) -> MeanRatio:
+    def _identical(self) -> MeanRatio:
         return MeanRatio(ratio=Ratio(scale=self.scale, rate=self.rate), users=self.users)
 
     def _among(self) -> Exchange:
@@ -380,7 +476,7 @@ class BallsAndBins(Mechanism):
     True
     """
 
-    bins: int
+    bins: int = parameter("bins", metavar="N", help="Number of batches per epoch.")
 
     label: ClassVar[str] = "balls-and-bins"
     trust: ClassVar[str] = "the server that holds the data is trusted, the public is not"
@@ -391,7 +487,7 @@ class BallsAndBins(Mechanism):
         if self.adjacency != "zero-out":
             raise ValueError(f"adjacency must be zero-out for BallsAndBins, got {self.adjacency!r}")
 
-    def witness(self) -> MeanRatio:
+    def _identical(self) -> MeanRatio:
         return MeanRatio(ratio=Ratio(scale=self.scale), users=self.bins)
 
 
@@ -417,205 +513,16 @@ def from_dict(data: Mapping[str, Any]) -> Mechanism:
     return cls(**fields)
 
 
-class AccuracyWarning(UserWarning):
-    """A bracket is wider than was asked. It is valid all the same: the truth lies in it."""
-
-
-# ---------------------------------------------------------------------------------------------
-# Questions: shared by mechanisms and accountants, which differ only in the rounds they consist of.
-
-
-@dataclass(frozen=True, kw_only=True)
-class Question:
-    """What is asked of rounds: how to answer it exactly, for any crowd, and by Rényi DP if that knows it."""
-
-    tight: Callable[[Parts, float, float], Interval]
-    any_crowd: Callable[[Parts, float, float], float]
-    name: str
-    """What is asked, in words, with a place for its value."""
-    by_rdp: Callable[[tuple[rdp.Part, ...], float, FloatArray | None], float] | None = None
-    threshold: Callable[[float, float], float] = lambda value, answer: 0.0
-    """The loss at which the best attack on one round decides, from the question and its answer."""
-
-
-EPSILON = Question(
-    tight=lambda p, d, a: pld.epsilons(p, [d], a)[0], name="epsilon at delta = {:g}",
-    any_crowd=crowd.epsilon, by_rdp=rdp.epsilon, threshold=lambda delta, epsilon: epsilon,
-)  # fmt: skip
-DELTA = Question(
-    tight=lambda p, e, a: pld.deltas(p, [e], a)[0], name="delta at epsilon = {:g}",
-    any_crowd=crowd.delta, by_rdp=rdp.delta, threshold=lambda epsilon, delta: epsilon,
-)  # fmt: skip
-POWER = Question(
-    tight=lambda p, f, a: pld.tradeoff(p, [f], a)[0], name="the true positive rate at {:g}", any_crowd=crowd.power
-)
-ADVANTAGE = Question(
-    tight=lambda p, _, a: pld.advantage(p, a), name="the advantage", any_crowd=lambda p, _, a: crowd.advantage(p, a)
-)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Bounds:
-    """The rounds that bound the truth from above, and those that bound it from below.
-
-    They are all the same where the mechanism is analysed exactly.
-    """
-
-    upper: Parts
-    lower: Parts
-    opposite: Parts
-
-    @classmethod
-    def of(cls, rounds: Iterable[tuple[Mechanism, int]]) -> Bounds:
-        every = list(rounds)
-        return cls(
-            upper=tuple((m.round(), count) for m, count in every),
-            lower=tuple((m.witness(), count) for m, count in every),
-            opposite=tuple((m.opposite(), count) for m, count in every),
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """How a question is to be answered."""
-
-    method: Method
-    orders: FloatArray | None
-    accuracy: float
-    ends: Literal["both", "upper"] = "both"
-
-    @classmethod
-    def checked(cls, method: Any, orders: Any, accuracy: Any, ends: Literal["both", "upper"] = "both") -> Settings:
-        _validate.choice("method", method, get_args(Method))
-        if orders is not None and method != "rdp":
-            raise ValueError(f"orders must be left out for method {method!r}: they belong to 'rdp'")
-        width = _validate.real("accuracy", accuracy)
-        if not 0.0 < width <= 1.0:
-            raise ValueError(f"accuracy must be above 0 and at most 1, got {width}")
-        chosen = None if orders is None else _validate.orders(orders)
-        return cls(method=method, orders=chosen, accuracy=width, ends=ends)
-
-    def answer(self, parts: Bounds, value: float, question: Question) -> Interval:
-        """One answer. Where the tight one falls short of its accuracy, Rényi DP may be better still."""
-        if not parts.upper:
-            return Interval(lower=0.0, upper=0.0)
-        if self.method == "rdp":
-            if question.by_rdp is None:
-                raise ValueError("method must be 'tight' for this question, got 'rdp'")
-            return Interval(lower=0.0, upper=question.by_rdp(parts.upper, value, self.orders))
-        if crowd.is_any(parts.upper):
-            upper = question.any_crowd(parts.upper, value, self.accuracy)
-            lower = self._below(parts, value, question, upper) if self.ends == "both" else 0.0
-            return Interval(lower=min(lower, upper), upper=upper)
-        found = question.tight(parts.lower, value, self.accuracy)
-        if found.width <= self.accuracy * found.upper:
-            return found
-        if question.by_rdp is not None:
-            upper = min(found.upper, question.by_rdp(parts.upper, value, None))
-            found = Interval(lower=min(found.lower, upper), upper=upper)
-        if self.ends == "both":
-            self._tell(found, value, question, parts)
-        return found
-
-    def _tell(self, found: Interval, value: float, question: Question, parts: Bounds) -> None:
-        """Warn of a bracket that is wider than asked."""
-        wanted = self.accuracy
-        if question is DELTA:
-            if found.upper <= 1e-15:
-                return  # nobody asks for its digits
-            # It is asked to be as narrow as epsilon would be.
-            before = question.tight(parts.lower, value / 1.001, self.accuracy).upper
-            wanted *= max(1.0, 1e3 * math.log(before / found.upper)) if found.lower > 0.0 else 1.0
-        if found.width <= 1.01 * wanted * found.upper:
-            return
-        warnings.warn(
-            f"accuracy {self.accuracy:g} was not reached: {question.name.format(value)} is certified to lie in "
-            f"{found:.6g}, which is {outwards(found.width / found.upper, '.1e', 1.0)} of it wide",
-            AccuracyWarning,
-            stacklevel=_outside(),
-        )
-
-    def _below(self, parts: Bounds, value: float, question: Question, upper: float) -> float:
-        """The better of two crowds that can really happen."""
-        attack, lower = parts.opposite, 0.0
-        # Of the same move the opposite crowd shows more than the identical one, but for its round-off with many users.
-        if not all(_shows_more(*pair) for pair in zip(attack, parts.lower, strict=True)):
-            lower = question.tight(parts.lower, value, max(self.accuracy, 1e-2)).lower
-        if attack == parts.lower:
-            return lower
-        # An attack has the resolution it has: no accuracy is asked for.
-        if len(attack) > 1 or attack[0][1] > 1:
-            return max(lower, question.tight(attack, value, 1.0).lower)
-        # The best test of one round is known once the answer is: from above first, then from what that finds.
-        guess = upper
-        for _ in range(6):
-            loss = min(question.threshold(value, guess), 20.0)
-            best = replace(attack[0][0], loss=loss)  # type: ignore[type-var]
-            before, guess = lower, question.tight(((best, 1),), value, 1.0).lower
-            lower = max(lower, guess)
-            if lower <= 1.002 * before or guess >= 0.995 * upper:
-                break
-        return lower
-
-
-_SURE = 10**6
-"""Up to so many users times rounds the round-off of an attack is not felt."""
-
-
-def _shows_more(attack: tuple[MeanRatio | Round, int], ideal: tuple[MeanRatio | Round, int]) -> bool:
-    """Whether an attack on the opposite crowd is surely better than one on the identical crowd."""
-    worse, rounds = attack
-    return isinstance(worse, Opposite) and worse.mean == ideal[0] and worse.users * rounds <= _SURE
-
-
-def _outside() -> int:
-    """The stack level, seen from who calls this, of the first line that is not the package's."""
-    home, level = f"{Path(__file__).parent}{os.sep}", 1
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(home):
-        frame, level = frame.f_back, level + 1
-    return level
-
-
-def _array(answers: list[Any]) -> Any:
-    result = np.empty(len(answers), dtype=object)
-    result[:] = answers
-    return result
-
-
-def _ask(
-    values: Any, name: str, check: Callable[[Any], float], rounds: Any, answer: Callable[[float, int], Answer]
-) -> Any:
-    """One answer, or an array of them: values and rounds are paired as numpy would (one with all)."""
-    checked = [check(v) for v in _validate.each(name, values)]
-    counts = [_validate.rounds(r) for r in _validate.each("rounds", rounds)]
-    size = max(len(checked), len(counts))
-    if {len(checked), len(counts)} - {1, size}:
-        raise ValueError(f"{name} and rounds must have the same length, got {len(checked)} and {len(counts)}")
-    if len(checked) < size:
-        checked *= size
-    if len(counts) < size:
-        counts *= size
-    if _validate.is_scalar(values) and _validate.is_scalar(rounds):
-        return answer(checked[0], counts[0])
-    return _array([answer(v, r) for v, r in zip(checked, counts, strict=True)])
-
-
-def ask_epsilon(parts: Callable[[int], Bounds], delta: Any, rounds: Any, asked: Settings) -> Any:
-    """Epsilon of `parts(rounds)` for one or many deltas and rounds."""
-    return _ask(delta, "delta", _validate.delta, rounds, lambda d, r: asked.answer(parts(r), d, EPSILON))
-
-
-def ask_delta(parts: Callable[[int], Bounds], epsilon: Any, rounds: Any, asked: Settings) -> Any:
-    """Delta of `parts(rounds)` for one or many epsilons and rounds."""
-    return _ask(epsilon, "epsilon", _validate.epsilon, rounds, lambda e, r: asked.answer(parts(r), e, DELTA))
-
-
-def ask_rdp(parts: Bounds, orders: Any, direction: str) -> FloatArray:
-    """Rényi DP of `parts` at one or many orders; always an array."""
-    _validate.choice("direction", direction, ("worse", *rdp.DIRECTIONS))
-    checked = _validate.orders(orders)
-    worst: FloatArray = np.max(
-        [rdp.rdp(parts.upper, checked, d) for d in rdp.DIRECTIONS if direction in ("worse", d)], axis=0
+def bounds(rounds: Iterable[tuple[Mechanism, int]]) -> Bounds:
+    """What bounds these rounds from above and from below, for the engine."""
+    every = list(rounds)
+    return Bounds(
+        upper=tuple((m._above(), count) for m, count in every),
+        identical=tuple((m._identical(), count) for m, count in every),
+        opposite=tuple((m._opposite(), count) for m, count in every),
     )
-    return worst
+
+
+def run(mechanism: Mechanism, rounds: int) -> Run:
+    """Some rounds of a mechanism, for a `Statement`."""
+    return Run(label=mechanism.label, settings=mechanism.settings, rounds=rounds, mechanism=mechanism.to_dict())

@@ -28,7 +28,7 @@ from shoal.interval import Interval
 from shoal.law import SCALE_MIN, Direction
 from shoal.ratio import MeanRatio
 
-Question = Literal["worse", "forward", "reverse"]
+Ways = Literal["worse", "forward", "reverse"]
 
 ACCURACY = 1e-3
 """Relative width in epsilon that is asked for by default."""
@@ -121,7 +121,7 @@ def _checked(parts: Parts) -> Parts:
     return tuple(counts.items())
 
 
-def _directions(direction: Question) -> tuple[Direction, ...]:
+def _directions(direction: Ways) -> tuple[Direction, ...]:
     _validate.choice("direction", direction, ("worse", "forward", "reverse"))
     return _BOTH if direction == "worse" else (direction,)
 
@@ -216,7 +216,7 @@ def _ordered(lower: float, upper: float) -> Interval:
 
 
 def epsilons(
-    parts: Parts, deltas: Sequence[float], accuracy: float = ACCURACY, *, direction: Question = "worse"
+    parts: Parts, deltas: Sequence[float], accuracy: float = ACCURACY, *, direction: Ways = "worse"
 ) -> list[Interval]:
     """eps at each delta, bracketed; `accuracy` is the relative width wanted.
 
@@ -264,7 +264,7 @@ def epsilons(
 
 
 def deltas(
-    parts: Parts, epsilons: Sequence[float], accuracy: float = ACCURACY, *, direction: Question = "worse"
+    parts: Parts, epsilons: Sequence[float], accuracy: float = ACCURACY, *, direction: Ways = "worse"
 ) -> list[Interval]:
     """delta at each eps, bracketed as tightly as a relative width `accuracy` in eps would be.
 
@@ -308,7 +308,7 @@ def advantage(parts: Parts, accuracy: float = ACCURACY) -> Interval:
 
 
 def tradeoff(
-    parts: Parts, fprs: Sequence[float], accuracy: float = ACCURACY, *, direction: Question = "worse"
+    parts: Parts, fprs: Sequence[float], accuracy: float = ACCURACY, *, direction: Ways = "worse"
 ) -> list[Interval]:
     """The largest true positive rate of an attack at each false positive rate, bracketed.
 

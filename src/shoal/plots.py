@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,9 +30,10 @@ class Line:
     """Whether each point gets a mark, as few points should."""
 
 
-def band(label: str, x: Sequence[float], brackets: Sequence[Interval], *, marks: bool = False) -> Line:
+def band(label: str, x: Sequence[float], brackets: Iterable[Interval], *, marks: bool = False) -> Line:
     """The line of certified brackets; no band where nothing is known from below."""
-    upper, lower = [b.upper for b in brackets], [b.lower for b in brackets]
+    every = list(brackets)
+    upper, lower = [b.upper for b in every], [b.lower for b in every]
     return Line(label=label, x=x, upper=upper, lower=lower if any(lower) else None, marks=marks)
 
 

@@ -43,7 +43,7 @@ def picture(
     return draw(
         lines,
         file,
-        title=f"{m.label} around {show.settings(m)}\n{', '.join(notes)}",
+        title=f"{m.label} around {m.settings}\n{', '.join(notes)}",
         xlabel=_NAME[field],
         ylabel=f"ε ({'bracket' if how['method'] == 'tight' else 'upper bound'})",
     )

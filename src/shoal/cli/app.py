@@ -15,6 +15,7 @@ import typer
 from shoal.cli.train import train
 
 if TYPE_CHECKING:
+    from shoal.answers import Asked
     from shoal.mechanisms import Mechanism
 
 app = typer.Typer(
@@ -184,7 +185,7 @@ SYMBOL = {"epsilon": "ε", "delta": "δ"}
 
 
 def _report(
-    question: str,
+    question: Asked,
     variants: list[tuple[str | None, Mechanism]],
     given: list[float],
     rounds: list[int],
@@ -203,8 +204,7 @@ def _report(
             with show.busy(m):
                 answers = getattr(m, question)(**{other: value}, rounds=rounds, **how)
             for count, answer in zip(rounds, answers, strict=True):
-                words = {question: show.rounded(answer.upper), other: show.plain(value)}
-                text = show.guarantee(m, rounds=count, bracket=answer, method=how["method"], **words)
+                text = m.stated(question, value, answer, count, how["method"]).sentence()
                 row = {"crowd": crowd, "rounds": count, other: value, question: show.interval(answer)}
                 rows.append({**row, "guarantee": text})
     if plot is None:
@@ -225,7 +225,7 @@ def _report(
     ]
     asked, answer_name = SYMBOL[other], SYMBOL[question]
     heads = ["crowd", "rounds", asked, f"{answer_name} ≥", f"{answer_name} ≤"]
-    show.table(f"{first.label}: {show.settings(first)}; {first.adjacency} adjacency", heads, cells)
+    show.table(f"{first.label}: {first.settings}; {first.adjacency} adjacency", heads, cells)
     for crowd, _ in variants:
         show.say([row for row in rows if row["crowd"] == crowd][-1]["guarantee"])
     if path:
@@ -269,7 +269,7 @@ def _picture(
     return draw(
         lines,
         file,
-        title=f"{first.label}: {show.settings(first)}\n{', '.join(notes)}",
+        title=f"{first.label}: {first.settings}\n{', '.join(notes)}",
         xlabel="rounds" if by_rounds else "ε",
         ylabel=f"{SYMBOL[question]} ({'bracket' if how['method'] == 'tight' else 'upper bound'})",
     )
@@ -385,6 +385,7 @@ def rdp(
     """
     from shoal import _validate
     from shoal.cli import parse, show
+    from shoal.mechanisms import bounds
     from shoal.plots import Line, draw
     from shoal.rdp import best_order
 
@@ -400,7 +401,7 @@ def rdp(
         for i, order in enumerate(values):
             rows.append({"crowd": which, "order": float(order), **{d: float(c[i]) for d, c in curves.items()}})
         if small is not None:
-            order = best_order([(m.round(), count)], small)
+            order = best_order(bounds([(m, count)]).upper, small)
             reached = m.epsilon(delta=small, rounds=count, method="rdp").upper
             best.append({"crowd": which, "delta": small, "order": order, "epsilon": {"lower": 0.0, "upper": reached}})
         if plot is not None:
@@ -412,7 +413,7 @@ def rdp(
                 note = f"order {show.plain(b['order'])}: ε ≤ {show.rounded(reached)} at δ = {show.plain(small or 0.0)}"
                 lines.append(Line(label=note, x=[b["order"]], upper=m.rdp([b["order"]], rounds=count).tolist()))
     m = variants[0][1]
-    title = f"{m.label}: {show.settings(m)}; {m.adjacency} adjacency; {count:,} round{'s' if count > 1 else ''}"
+    title = f"{m.label}: {m.settings}; {m.adjacency} adjacency; {count:,} round{'s' if count > 1 else ''}"
     path = None
     if plot is not None:
         path = draw(
@@ -490,7 +491,7 @@ def _calibrated(
             continue
         found = m if what == "rounds" else m.replace(**{what: value})
         reached = found.epsilon(delta=small, rounds=count, **how)
-        text = show.guarantee(found, show.rounded(reached.upper), show.plain(small), count, how["method"], reached)
+        text = found.stated("epsilon", small, reached, count, how["method"]).sentence()
         rows.append({"crowd": which, what: value, "epsilon": show.interval(reached), "guarantee": text})
     if all(row[what] is None for row in rows):
         raise ValueError(rows[0]["reason"])
@@ -676,7 +677,7 @@ def tradeoff(
             label = m.label if which is None else f"{show.crowd_name(which)} crowd"
             lines.append(band(label, x, power))
     m = variants[0][1]
-    title = f"{m.label}: {show.settings(m)}; {m.adjacency} adjacency; {count:,} round{'s' if count > 1 else ''}"
+    title = f"{m.label}: {m.settings}; {m.adjacency} adjacency; {count:,} round{'s' if count > 1 else ''}"
     path = None
     if plot is not None:
         guess = [10 ** (-6 + 0.15 * i) for i in range(40)]
@@ -743,7 +744,7 @@ def compare(
             if known:
                 times, values = zip(*known, strict=True)
                 lines.append(Line(label=f"{row.method} ({row.crowd} crowd)", x=times, upper=values))
-        title = f"{m.label}: {show.settings(m)}\n{m.adjacency} adjacency, δ = {show.plain(small)}"
+        title = f"{m.label}: {m.settings}\n{m.adjacency} adjacency, δ = {show.plain(small)}"
         path = draw(lines, plot, title=title, xlabel="rounds", ylabel="ε (upper bound)")
     if as_json:
         listed = [
@@ -759,7 +760,7 @@ def compare(
         value = "does not apply" if row.epsilon is None else show.rounded(row.epsilon)
         shown.append([row.method, row.crowd, value, "–" if ratio is None else f"{ratio:,.4g}", row.note])
     how_often = "1 round" if count == 1 else f"{count:,} rounds"
-    title = f"{m.label}: {show.settings(m)}; {how_often}, δ = {show.plain(small)}, {m.adjacency} adjacency"
+    title = f"{m.label}: {m.settings}; {how_often}, δ = {show.plain(small)}, {m.adjacency} adjacency"
     show.table(title, ["method", "crowd", "ε", "times the least", "note"], shown)
     show.say("Rows with different crowds answer different questions: only 'any' holds whatever the others hold.")
     if path:
@@ -794,7 +795,7 @@ def demo(
     heads = ["protocol", "crowd", *(f"ε ≤ at T = {t:,}" for t in (1, 7, last))]
     show.table(f"The paper's three protocols after T rounds: δ = 1/{n:,}, zero-out adjacency", heads, cells)
     for m in protocols:
-        show.say(f"{m.label}: {show.settings(m)}; {m.trust}")
+        show.say(f"{m.label}: {m.settings}; {m.trust}")
     show.say(
         "Identical crowd: all other users hold the same vector, as the paper assumes without proof. Any crowd: "
         "nothing is assumed. Method: certified upper bounds, both directions; for the identical crowd within "

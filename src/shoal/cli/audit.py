@@ -245,7 +245,7 @@ def _table(rows: list[Row], m: Any, asked: dict[str, Any]) -> None:
     heads += ["any crowd ε ≤", "identical ε ≤", "claim"]
     times = "1 round" if asked["rounds"] == 1 else f"{asked['rounds']:,} rounds"
     show.table(
-        f"{m.label}: {show.settings(m)}; {times}, δ = {show.plain(asked['delta'])}, {m.adjacency} adjacency",
+        f"{m.label}: {m.settings}; {times}, δ = {show.plain(asked['delta'])}, {m.adjacency} adjacency",
         heads,
         cells,
     )
@@ -272,7 +272,7 @@ def _picture(rows: list[Row], m: Any, asked: dict[str, Any], file: Path) -> Path
     used = {name: values for name, values in series.items() if any(v is not None for v in values)}
     times = "1 round" if asked["rounds"] == 1 else f"{asked['rounds']:,} rounds"
     title = (
-        f"Audit of {m.label}: {show.settings(m)}\n{m.adjacency} adjacency, δ = {show.plain(asked['delta'])}, {times}, "
+        f"Audit of {m.label}: {m.settings}\n{m.adjacency} adjacency, δ = {show.plain(asked['delta'])}, {times}, "
         f"confidence {asked['confidence']}"
     )
     return draw_rows(labels, used, file, title=title, xlabel="ε")

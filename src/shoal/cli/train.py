@@ -508,7 +508,7 @@ def _opening(run: Run, folder: Path) -> str:
         allowed = f", allows {run.rounds:,} rounds" if run.rounds < config.rounds else ""
         budget = f"; the budget is ε = {config.epsilon:g} at δ = {show.plain(config.delta)}{allowed}"
     return (
-        f"{m.label} ({show.settings(m)}, C = {config.clip:g}) on {config.data}, {run.clients.users:,} users; "
+        f"{m.label} ({m.settings}, C = {config.clip:g}) on {config.data}, {run.clients.users:,} users; "
         f"{m.trust}; {noise}{budget}. Run folder: {folder}"
     )
 

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shoal import paper
-from shoal.mechanisms import Mechanism, Method, Shuffle, ShuffledCheckIn, SubsampledShuffle
+from shoal.answers import Method
+from shoal.mechanisms import Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle
 from shoal.paper.compare import PAPER_ORDERS, THEOREM, clones, paper_rdp
 
 Epsilons = Callable[[Sequence[int], float], list[float]]

@@ -20,7 +20,7 @@ from shoal import _validate
 from shoal.learning import randomness as rand
 from shoal.learning.clipping import MICROBATCH, ClippedSum, clipped_each, clipped_sum
 from shoal.learning.randomness import IntArray, Randomness
-from shoal.mechanisms import LocalGaussian, Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle
+from shoal.mechanisms import LocalGaussian, Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle, parameter
 from shoal.ratio import MeanRatio, Ratio
 
 Path = Literal["fast", "faithful"]
@@ -40,7 +40,7 @@ class CentralGaussian(Mechanism):
     True
     """
 
-    rate: float = 1.0
+    rate: float = parameter("sampling rate", metavar="P", help="Probability of being sampled.", default=1.0)
 
     label: ClassVar[str] = "central"
     trust: ClassVar[str] = "the server that holds the data is trusted, the public is not"
@@ -51,7 +51,7 @@ class CentralGaussian(Mechanism):
         if self.adjacency != "zero-out":
             raise ValueError(f"adjacency must be zero-out for CentralGaussian, got {self.adjacency!r}")
 
-    def witness(self) -> MeanRatio:
+    def _identical(self) -> MeanRatio:
         return MeanRatio(ratio=Ratio(scale=self.scale), users=1, weight=self.rate)
 
 

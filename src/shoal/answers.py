@@ -1,0 +1,386 @@
+"""Questions asked of rounds, and their answers: brackets, arrays of them, and whole statements.
+
+A question is asked of `Bounds`: the rounds that bound the truth from above and those that bound it from below.
+`How` says by which method and how exactly; every answer is an `Interval` whose upper end is the guarantee. Where a
+bracket is wider than asked an `AccuracyWarning` says so: it is valid all the same.
+
+A `Statement` is one whole answer: everything without which its number means nothing (adjacency, crowd, whom it
+trusts, method, bracket), as plain data and as a sentence. The command, the analyst, reports and notebooks print it,
+and nothing else writes such sentences.
+"""
+
+from __future__ import annotations
+
+import html
+import math
+import os
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from shoal import _validate, crowd, pld, rdp
+from shoal._validate import FloatArray
+from shoal.compose import Parts, Round
+from shoal.interval import Interval, outwards, rounded, short
+from shoal.opposite import Opposite
+from shoal.ratio import MeanRatio
+
+Method = Literal["tight", "rdp"]
+Asked = Literal["epsilon", "delta"]
+
+
+class AccuracyWarning(UserWarning):
+    """A bracket is wider than was asked. It is valid all the same: the truth lies in it."""
+
+
+class UnreachableError(ValueError):
+    """A target that no value within the limits meets."""
+
+
+# Questions: shared by mechanisms and accountants, which differ only in the rounds they consist of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """What is asked of rounds: how to answer it exactly, for any crowd, and by Rényi DP if that knows it."""
+
+    tight: Callable[[Parts, float, float], Interval]
+    any_crowd: Callable[[Parts, float, float], float]
+    name: str
+    """What is asked, in words, with a place for its value."""
+    by_rdp: Callable[[tuple[rdp.Part, ...], float, FloatArray | None], float] | None = None
+    threshold: Callable[[float, float], float] = lambda value, answer: 0.0
+    """The loss at which the best attack on one round decides, from the question and its answer."""
+
+
+EPSILON = Question(
+    tight=lambda p, d, a: pld.epsilons(p, [d], a)[0], name="epsilon at delta = {:g}",
+    any_crowd=crowd.epsilon, by_rdp=rdp.epsilon, threshold=lambda delta, epsilon: epsilon,
+)  # fmt: skip
+DELTA = Question(
+    tight=lambda p, e, a: pld.deltas(p, [e], a)[0], name="delta at epsilon = {:g}",
+    any_crowd=crowd.delta, by_rdp=rdp.delta, threshold=lambda epsilon, delta: epsilon,
+)  # fmt: skip
+POWER = Question(
+    tight=lambda p, f, a: pld.tradeoff(p, [f], a)[0], name="the true positive rate at {:g}", any_crowd=crowd.power
+)
+ADVANTAGE = Question(
+    tight=lambda p, _, a: pld.advantage(p, a), name="the advantage", any_crowd=lambda p, _, a: crowd.advantage(p, a)
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """The rounds that bound the truth from above, and those that bound it from below.
+
+    They are all the same where the mechanism is analysed exactly; otherwise two crowds that can really happen bound
+    from below, the identical one and (where there is one) the opposite one.
+    """
+
+    upper: Parts
+    identical: Parts
+    opposite: Parts
+
+
+@dataclass(frozen=True, kw_only=True)
+class How:
+    """How a question is to be answered."""
+
+    method: Method
+    orders: FloatArray | None
+    accuracy: float
+    ends: Literal["both", "upper"] = "both"
+
+    @classmethod
+    def checked(cls, method: Any, orders: Any, accuracy: Any, ends: Literal["both", "upper"] = "both") -> How:
+        _validate.choice("method", method, get_args(Method))
+        if orders is not None and method != "rdp":
+            raise ValueError(f"orders must be left out for method {method!r}: they belong to 'rdp'")
+        width = _validate.real("accuracy", accuracy)
+        if not 0.0 < width <= 1.0:
+            raise ValueError(f"accuracy must be above 0 and at most 1, got {width}")
+        chosen = None if orders is None else _validate.orders(orders)
+        return cls(method=method, orders=chosen, accuracy=width, ends=ends)
+
+    def answer(self, parts: Bounds, value: float, question: Question) -> Interval:
+        """One answer. Where the tight one falls short of its accuracy, Rényi DP may be better still."""
+        if not parts.upper:
+            return Interval(lower=0.0, upper=0.0)
+        if self.method == "rdp":
+            if question.by_rdp is None:
+                raise ValueError("method must be 'tight' for this question, got 'rdp'")
+            return Interval(lower=0.0, upper=question.by_rdp(parts.upper, value, self.orders))
+        if crowd.is_any(parts.upper):
+            upper = question.any_crowd(parts.upper, value, self.accuracy)
+            lower = self._below(parts, value, question, upper) if self.ends == "both" else 0.0
+            return Interval(lower=min(lower, upper), upper=upper)
+        found = question.tight(parts.identical, value, self.accuracy)
+        if found.width <= self.accuracy * found.upper:
+            return found
+        if question.by_rdp is not None:
+            upper = min(found.upper, question.by_rdp(parts.upper, value, None))
+            found = Interval(lower=min(found.lower, upper), upper=upper)
+        if self.ends == "both":
+            self._tell(found, value, question, parts)
+        return found
+
+    def _tell(self, found: Interval, value: float, question: Question, parts: Bounds) -> None:
+        """Warn of a bracket that is wider than asked."""
+        wanted = self.accuracy
+        if question is DELTA:
+            if found.upper <= 1e-15:
+                return  # nobody asks for its digits
+            # It is asked to be as narrow as epsilon would be.
+            before = question.tight(parts.identical, value / 1.001, self.accuracy).upper
+            wanted *= max(1.0, 1e3 * math.log(before / found.upper)) if found.lower > 0.0 else 1.0
+        if found.width <= 1.01 * wanted * found.upper:
+            return
+        warnings.warn(
+            f"accuracy {self.accuracy:g} was not reached: {question.name.format(value)} is certified to lie in "
+            f"{found:.6g}, which is {outwards(found.width / found.upper, '.1e', 1.0)} of it wide",
+            AccuracyWarning,
+            stacklevel=_outside(),
+        )
+
+    def _below(self, parts: Bounds, value: float, question: Question, upper: float) -> float:
+        """The better of two crowds that can really happen."""
+        attack, lower = parts.opposite, 0.0
+        # Of the same move the opposite crowd shows more than the identical one, but for its round-off with many users.
+        if not all(_shows_more(*pair) for pair in zip(attack, parts.identical, strict=True)):
+            lower = question.tight(parts.identical, value, max(self.accuracy, 1e-2)).lower
+        if attack == parts.identical:
+            return lower
+        # An attack has the resolution it has: no accuracy is asked for.
+        if len(attack) > 1 or attack[0][1] > 1:
+            return max(lower, question.tight(attack, value, 1.0).lower)
+        # The best test of one round is known once the answer is: from above first, then from what that finds.
+        guess = upper
+        for _ in range(6):
+            loss = min(question.threshold(value, guess), 20.0)
+            best = replace(attack[0][0], loss=loss)  # type: ignore[type-var]
+            before, guess = lower, question.tight(((best, 1),), value, 1.0).lower
+            lower = max(lower, guess)
+            if lower <= 1.002 * before or guess >= 0.995 * upper:
+                break
+        return lower
+
+
+_SURE = 10**6
+"""Up to so many users times rounds the round-off of an attack is not felt."""
+
+
+def _shows_more(attack: tuple[MeanRatio | Round, int], ideal: tuple[MeanRatio | Round, int]) -> bool:
+    """Whether an attack on the opposite crowd is surely better than one on the identical crowd."""
+    worse, rounds = attack
+    return isinstance(worse, Opposite) and worse.mean == ideal[0] and worse.users * rounds <= _SURE
+
+
+def _outside() -> int:
+    """The stack level, seen from who calls this, of the first line that is not the package's."""
+    home, level = f"{Path(__file__).parent}{os.sep}", 1
+    frame = sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(home):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
+class Intervals(np.ndarray[Any, np.dtype[np.object_]]):
+    """An array of intervals; `lower` and `upper` are arrays of numbers."""
+
+    @classmethod
+    def of(cls, answers: list[Interval]) -> Intervals:
+        result = np.empty(len(answers), dtype=object)
+        result[:] = answers
+        return result.view(cls)
+
+    @property
+    def lower(self) -> FloatArray:
+        return self._ends("lower")
+
+    @property
+    def upper(self) -> FloatArray:
+        return self._ends("upper")
+
+    def _ends(self, name: str) -> FloatArray:
+        return np.array([getattr(one, name) for one in self.flat], dtype=float).reshape(self.shape)
+
+
+def _ask(
+    values: Any, name: str, check: Callable[[Any], float], rounds: Any, answer: Callable[[float, int], Interval]
+) -> Any:
+    """One answer, or an array of them: values and rounds are paired as numpy would (one with all)."""
+    checked = [check(v) for v in _validate.each(name, values)]
+    counts = [_validate.rounds(r) for r in _validate.each("rounds", rounds)]
+    size = max(len(checked), len(counts))
+    if {len(checked), len(counts)} - {1, size}:
+        raise ValueError(f"{name} and rounds must have the same length, got {len(checked)} and {len(counts)}")
+    if len(checked) < size:
+        checked *= size
+    if len(counts) < size:
+        counts *= size
+    if _validate.is_scalar(values) and _validate.is_scalar(rounds):
+        return answer(checked[0], counts[0])
+    return Intervals.of([answer(v, r) for v, r in zip(checked, counts, strict=True)])
+
+
+def ask_epsilon(parts: Callable[[int], Bounds], delta: Any, rounds: Any, asked: How) -> Any:
+    """Epsilon of `parts(rounds)` for one or many deltas and rounds."""
+    return _ask(delta, "delta", _validate.delta, rounds, lambda d, r: asked.answer(parts(r), d, EPSILON))
+
+
+def ask_delta(parts: Callable[[int], Bounds], epsilon: Any, rounds: Any, asked: How) -> Any:
+    """Delta of `parts(rounds)` for one or many epsilons and rounds."""
+    return _ask(epsilon, "epsilon", _validate.epsilon, rounds, lambda e, r: asked.answer(parts(r), e, DELTA))
+
+
+def ask_power(parts: Bounds, fpr: Any, accuracy: Any) -> Any:
+    """The largest true positive rate at one or many false positive rates."""
+    asked = How.checked("tight", None, accuracy)
+    found = [asked.answer(parts, _validate.delta(f, "fpr"), POWER) for f in _validate.each("fpr", fpr)]
+    return found[0] if _validate.is_scalar(fpr) else Intervals.of(found)
+
+
+def ask_rdp(parts: Bounds, orders: Any, direction: str) -> FloatArray:
+    """Rényi DP of `parts` at one or many orders; always an array."""
+    _validate.choice("direction", direction, ("worse", *rdp.DIRECTIONS))
+    checked = _validate.orders(orders)
+    worst: FloatArray = np.max(
+        [rdp.rdp(parts.upper, checked, d) for d in rdp.DIRECTIONS if direction in ("worse", d)], axis=0
+    )
+    return worst
+
+
+# Whole answers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """Some rounds of one mechanism, in words and as data."""
+
+    label: str
+    settings: str
+    rounds: int
+    mechanism: Mapping[str, Any]
+
+    def __str__(self) -> str:
+        times = "one round" if self.rounds == 1 else f"{self.rounds:,} rounds"
+        return f"{times} of {self.label} ({self.settings})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statement:
+    """One whole answer: what was run, what is claimed about it, and all that the claim rests on.
+
+    `asked` names the one of epsilon and delta that was computed; the other was given. `trust` and `assumption` have a
+    line for each different one among the runs.
+    """
+
+    runs: tuple[Run, ...]
+    adjacency: str
+    crowd: str | None
+    assumption: str
+    trust: str
+    method: Method
+    asked: Asked
+    given: float
+    answer: Interval
+    accuracy: float
+
+    @property
+    def epsilon(self) -> float:
+        """The epsilon of the guarantee."""
+        return self.answer.upper if self.asked == "epsilon" else self.given
+
+    @property
+    def delta(self) -> float:
+        """The delta of the guarantee."""
+        return self.answer.upper if self.asked == "delta" else self.given
+
+    @property
+    def reached(self) -> float:
+        """The relative width of the bracket: 0 where it is exact, 1 where nothing bounds from below or above."""
+        if math.isinf(self.answer.upper):
+            return 1.0
+        return self.answer.width / self.answer.upper if self.answer.upper > 0.0 else 0.0
+
+    def how(self) -> str:
+        """The method, and what the bracket says, in words."""
+        if self.method == "rdp":
+            return "Rényi DP, an upper bound"
+        off = self.reached
+        if off <= 0.1:
+            return f"certified, within {rounded(off, digits=2)} (relative) of the truth" if off else "certified, exact"
+        if self.answer.lower > 0.0:
+            return f"certified; no analysis can go below {rounded(self.answer.lower, 'down')}"
+        return "certified upper bound"
+
+    def sentence(self) -> str:
+        """The whole guarantee in one sentence, every number rounded to the safe side."""
+        ends = {self.asked: rounded(self.answer.upper), _OTHER[self.asked]: short(self.given)}
+        total = sum(run.rounds for run in self.runs)
+        first = self.runs[0]
+        if len(self.runs) == 1:
+            times = "one round" if total == 1 else f"{total:,} rounds together"
+            what = f"{times} of {first.label} ({first.settings})"
+        else:
+            what = f"{', '.join(map(str, self.runs[:-1]))} and {self.runs[-1]} together"
+        return (
+            f"{what[0].upper()}{what[1:]} {'is' if total == 1 else 'are'} "
+            f"({ends['epsilon']}, {ends['delta']})-differentially private for {self.adjacency} adjacency, "
+            f"assuming {self.assumption}; {self.trust}; method: {self.how()}."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The same as plain data (JSON will do): numbers as they are, the sentence with them."""
+        return {
+            "runs": [{**run.mechanism, "rounds": run.rounds} for run in self.runs],
+            "adjacency": self.adjacency,
+            "crowd": self.crowd,
+            "assumption": self.assumption,
+            "trust": self.trust,
+            "method": self.method,
+            "asked": self.asked,
+            _OTHER[self.asked]: self.given,
+            self.asked: {"lower": self.answer.lower, "upper": self.answer.upper},
+            "accuracy": {"asked": self.accuracy, "reached": self.reached},
+            "guarantee": self.sentence(),
+        }
+
+    def __str__(self) -> str:
+        return self.sentence()
+
+    def facts(self) -> list[tuple[str, str]]:
+        """What a notebook or a page shows of it, row by row."""
+        symbols = {"epsilon": "ε", "delta": "δ"}
+        return [
+            ("rounds", "; ".join(map(str, self.runs))),
+            (symbols[_OTHER[self.asked]], short(self.given)),
+            (symbols[self.asked], f"at most {rounded(self.answer.upper)}"),
+            ("adjacency", self.adjacency),
+            ("assumes", self.assumption),
+            ("trust", self.trust),
+            ("method", self.how()),
+        ]
+
+    def _repr_markdown_(self) -> str:
+        rows = "".join(f"| {name} | {value} |\n" for name, value in self.facts())
+        return f"{self.sentence()}\n\n| | |\n|---|---|\n{rows}"
+
+    def _repr_html_(self) -> str:
+        rows = "".join(f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in self.facts())
+        return f"<p>{html.escape(self.sentence())}</p><table>{rows}</table>"
+
+
+_OTHER: dict[str, Asked] = {"epsilon": "delta", "delta": "epsilon"}
+
+
+def which_asked(epsilon: Any, delta: Any) -> Asked:
+    """The one of the two that was left out, and so is asked for."""
+    if (epsilon is None) == (delta is None):
+        raise TypeError("either delta or epsilon must be given, and not both: the other one is the answer")
+    return "epsilon" if epsilon is None else "delta"
