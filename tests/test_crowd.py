@@ -251,7 +251,7 @@ def test_monotone_in_rounds_and_the_largest_number_is_found():
     assert spent(most) <= 1.0 < spent(most + 1)
 
 
-@pytest.mark.filterwarnings("ignore::shoal.mechanisms.AccuracyWarning")
+@pytest.mark.filterwarnings("ignore::shoal.AccuracyWarning")
 def test_more_users_than_are_computed_are_no_worse():
     for crowd in ("any", "identical"):
         m = Shuffle(users=10**9, sigma=3.0, crowd=crowd)

@@ -365,7 +365,7 @@ def test_a_node_sends_a_sealed_report_and_nothing_else(desk):
     assert len(desk.sealed(1, update=9.0)) == TASK.length
 
 
-@pytest.mark.filterwarnings("ignore::shoal.mechanisms.AccuracyWarning")
+@pytest.mark.filterwarnings("ignore::shoal.AccuracyWarning")
 def test_the_report_is_the_clipped_update_with_noise(tmp_path):
     desk = Desk(tmp_path, terms=task(rate=1.0, sigma=1e-2, clip=2.0, epsilon=1e6))
     np.testing.assert_allclose(desk.opened(1, update=9.0), np.full(12, 2 / math.sqrt(12)), atol=0.2)
@@ -537,7 +537,7 @@ def test_changed_settings_do_not_inherit_an_answer(desk, tmp_path):
     assert other.refused(1) == 103
 
 
-@pytest.mark.filterwarnings("ignore::shoal.mechanisms.AccuracyWarning")
+@pytest.mark.filterwarnings("ignore::shoal.AccuracyWarning")
 @pytest.mark.parametrize("kind", ["error", "exit", "keys", "shapes", "message", "nan"])
 def test_a_training_that_fails_is_the_zero_update_and_says_nothing(tmp_path, kind):
     desk = Desk(tmp_path, terms=task(rate=1.0, sigma=1e-2, epsilon=1e6), rounds=1)
