@@ -1821,7 +1821,7 @@ def test_a_missing_package_is_one_sentence(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     result = CliRunner().invoke(command, ["analyst", "status", "a"])
     assert result.exit_code == 2
-    assert "pip install 'shoal[flower]'" in result.output
+    assert "pip install 'shoal-dp[flower]'" in result.output
 
 
 def test_a_new_app_is_complete_and_learns(tmp_path, monkeypatch):

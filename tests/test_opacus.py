@@ -421,6 +421,6 @@ def test_a_missing_package_says_what_to_install(missing):
     done = python(f"import sys; sys.modules[{missing!r}] = None; import shoal.integrations.opacus")
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("ModuleNotFoundError: shoal.integrations.opacus needs PyTorch and Opacus")
-    assert last.endswith("pip install 'shoal[train]'")
+    assert last.startswith("shoal._extras.MissingExtraError: shoal.integrations.opacus needs PyTorch and Opacus")
+    assert last.endswith("pip install 'shoal-dp[train]'")
     assert missing in last

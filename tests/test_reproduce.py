@@ -211,19 +211,19 @@ def test_bad_questions_get_one_sentence(tmp_path, monkeypatch):
     assert "run must be of check-in for Figure 1b, got local" in run("figure1b", "--run", local).output
     empty = write_run(tmp_path / "empty", shoal.ShuffledCheckIn(users=9, rate=0.5, sigma=1.0), [])
     assert "that can be read" in run("figure1b", "--run", empty).output
-    monkeypatch.setitem(sys.modules, "shoal.learning", None)
+    monkeypatch.setitem(sys.modules, "torch", None)
     result = run("figure1b", "--train", "--out", tmp_path / "out")
     assert result.exit_code == 2
     assert "train needs PyTorch" in result.output
-    assert "pip install 'shoal[train]'" in result.output
+    assert "pip install 'shoal-dp[train]'" in result.output
 
 
 @pytest.mark.skipif(importlib.util.find_spec("shoal.learning") is None, reason="shoal.learning is not there")
 def test_a_fresh_run_is_trained_and_used(tmp_path, monkeypatch):
-    from shoal.cli import train
+    from shoal.cli import recipes
 
-    short = {**train.PRESETS["digits"], "rounds": "20", "rate": "0.01"}
-    monkeypatch.setitem(train.PRESETS, "paper", short)
+    short = {**recipes.PRESETS["digits"], "rounds": "20", "rate": "0.01"}
+    monkeypatch.setitem(recipes.PRESETS, "paper", short)
     result = run("figure1b", "--train", "--out", tmp_path)
     assert (tmp_path / "run" / "metrics.jsonl").is_file()
     assert result.exit_code == 1  # 80% is not reached in 20 rounds, and that is said
@@ -247,7 +247,7 @@ def command(*words):
 
 @pytest.mark.parametrize(("field", "low", "high"), [("sigma", 1.0, 9.0), ("users", 100, 10_000), ("rate", 0.02, 1.0)])
 def test_the_range_of_a_picture_against_a_parameter(field, low, high):
-    from shoal.cli.against import values
+    from shoal.cli.brackets import values
 
     m = shoal.ShuffledCheckIn(users=1_000, rate=0.2, sigma=3.0)
     x = values(m, field, 9)

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from shoal import ShuffledCheckIn
 from shoal.cli.app import app
-from shoal.cli.train import PRESETS
+from shoal.cli.recipes import PRESETS
 
 SHORT = ["--users", 400, "--rate", 0.5, "--sigma", 0.7, "--rounds", 6, "--evaluate-every", 2, "--checkpoint-every", 2]
 
@@ -159,7 +159,7 @@ def test_without_torch_the_command_says_what_to_install():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("2 ")
-    assert "pip install 'shoal[train]'" in done.stdout
+    assert "pip install 'shoal-dp[train]'" in done.stdout
 
 
 def test_examples_in_the_help_are_complete_commands():

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from shoal import calibrate, learning
-from shoal.cli.train import _chosen, _config
+from shoal.cli import recipes
 from shoal.learning import features
 from shoal.learning.plan import OUTPUT_NOISE
 
@@ -38,9 +38,9 @@ def shuffled(mnist: learning.Dataset, epsilon: float, seed: int, folder: Path) -
         known = learning.read_config(other.parent)
         config = learning.Config(**{**vars(known), "seed": seed})
     if config is None:
-        chosen = _chosen("mnist", {"data": None}, str(epsilon))
+        chosen = recipes.choose("mnist", {"data": None}, str(epsilon))
         rest = {"seed": seed, "evaluate_every": 50, "checkpoint_every": 50}
-        config, _ = _config(chosen, mnist, None, str(epsilon), "any", **rest)
+        config, _ = recipes.configure(chosen, mnist, None, str(epsilon), "any", **rest)
     began = time.perf_counter()
     partial = folder.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import special
 
-from shoal import _validate
+from shoal import _extras, _validate
 from shoal._validate import FloatArray
 from shoal.compose import Composition, Parts, Round, upper_lattice
 from shoal.interval import Interval
@@ -406,6 +406,7 @@ def to_dp_accounting(mean: MeanRatio | Round, *, step: float = 1e-4, half: int =
     `step` is its value_discretization_interval, which all distributions composed with it must share.
     Its own composition is not tilted: below delta = 1e-9 use `epsilons`.
     """
+    _extras.need("a PrivacyLossDistribution needs dp_accounting", "dp-accounting", "dp_accounting")
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
     pmfs = []

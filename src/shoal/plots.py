@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoal import _extras
 from shoal.interval import Interval
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart; dashes serve print.
@@ -124,8 +124,7 @@ def check(path: str | Path) -> Path:
     target = Path(path)
     if target.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise ValueError(f"plot must be a .png, .svg or .pdf file, got {str(path)!r}")
-    if importlib.util.find_spec("matplotlib") is None:
-        raise ValueError("plot needs matplotlib: pip install 'shoal[plot]'")
+    _extras.need("plot needs matplotlib", "plot", "matplotlib")
     target.parent.mkdir(parents=True, exist_ok=True)
     return target
 

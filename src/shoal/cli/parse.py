@@ -1,23 +1,8 @@
-"""From the words of a command line to mechanisms, lists and ranges."""
+"""From the words of a command line to numbers, lists and ranges."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from shoal.mechanisms import Mechanism
-
-FIELDS = {
-    "local": (),
-    "shuffle": ("users",),
-    "subsampled": ("users", "sample"),
-    "check-in": ("users", "rate"),
-    "balls-and-bins": ("bins",),
-}
-"""What each mechanism needs beside sigma."""
-
-CROWDED = ("shuffle", "subsampled", "check-in")
 
 
 def number(name: str, text: str) -> float | int:
@@ -76,39 +61,6 @@ def whole_numbers(name: str, text: str) -> list[int]:
             raise ValueError(f"{name} must have at most {_MOST_VALUES} values, got {part!r}")
         result.extend(log_spaced(low, high, [low, high], step) if mark == "@" else range(low, high + 1, step))
     return result
-
-
-def mechanism(kind: str, given: dict[str, str | None], adjacency: str, **known: Any) -> Mechanism:
-    """The mechanism that the options describe; `known` sets fields without an option."""
-    from shoal.mechanisms import MECHANISMS
-
-    cls = next(c for c in MECHANISMS.values() if c.label == kind)
-    needed = (*FIELDS[kind], "sigma")
-    fields: dict[str, Any] = {"adjacency": adjacency}
-    for name, text in given.items():
-        if name in known:
-            if text is not None:
-                raise ValueError(f"{name} is what is looked for here, so it cannot be given")
-        elif name in needed and text is None:
-            raise ValueError(f"{name} must be given for {kind}: add --{name}")
-        elif name not in needed and text is not None:
-            raise ValueError(f"{name} is not a parameter of {kind}, which has {', '.join(needed)}")
-        elif text is not None:
-            fields[name] = number(name, text)
-    return cls(**{**fields, **known})
-
-
-def crowds(kind: str, choice: str | None) -> list[str | None]:
-    """The crowds to show, or [None] for a mechanism without one."""
-    if kind not in CROWDED:
-        if choice is not None:
-            raise ValueError(f"crowd is not a parameter of {kind}: no other user matters")
-        return [None]
-    return ["identical", "any"] if choice in (None, "both") else [choice]
-
-
-def with_crowd(m: Mechanism, crowd: str | None) -> Mechanism:
-    return m if crowd is None else m.replace(crowd=crowd)
 
 
 def log_spaced(first: int, last: int, also: list[int], count: int = 60) -> list[int]:

@@ -96,7 +96,7 @@ hold the same vector; <b>any crowd</b> assumes nothing about them. “Tight” i
 between its two ends. Bounds are rounded outwards; the CSV files have all digits.</p>
 <nav>{links}</nav>
 {"".join(sections)}
-<h2>Redo everything</h2><pre><code>pip install 'shoal[plot]'
+<h2>Redo everything</h2><pre><code>pip install 'shoal-dp[plot]'
 shoal reproduce all --out paper</code></pre>
 </body></html>
 """

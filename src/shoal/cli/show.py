@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -50,6 +51,20 @@ def progress(first: str) -> Iterator[Callable[[str, float], None] | None]:
     with Progress(console=errors, transient=True) as bar:
         task = bar.add_task(first, total=1.0)
         yield lambda words, done: bar.update(task, description=words, completed=done)
+
+
+def fields(m: Mechanism) -> dict[str, Any]:
+    """The mechanism as plain data, without the crowd: rows have one each."""
+    return {k: v for k, v in m.to_dict().items() if k != "crowd"}
+
+
+def say_where(picture: Path | None) -> None:
+    if picture:
+        say(f"Picture: {picture}")
+
+
+def times(rounds: int) -> str:
+    return "1 round" if rounds == 1 else f"{rounds:,} rounds"
 
 
 def emit_json(payload: dict[str, Any]) -> None:

@@ -23,9 +23,14 @@ import numbers
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-import attr
-import dp_accounting
-from dp_accounting import NeighboringRelation
+from shoal._extras import missing
+
+try:
+    import attr
+    import dp_accounting
+    from dp_accounting import NeighboringRelation
+except ModuleNotFoundError as error:
+    raise missing("shoal.integrations.dp_accounting needs dp_accounting", "dp-accounting", error.name) from None
 
 from shoal import _validate
 from shoal.accountant import Accountant

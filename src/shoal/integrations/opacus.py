@@ -41,14 +41,13 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, get_args
 
+from shoal._extras import missing
+
 try:
     from opacus.accountants import IAccountant, create_accountant, register_accountant
     from opacus.optimizers import AdaClipDPOptimizer
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f"shoal.integrations.opacus needs PyTorch and Opacus ({error.name} was not found): pip install 'shoal[train]'",
-        name=error.name,
-    ) from None
+    raise missing("shoal.integrations.opacus needs PyTorch and Opacus", "train", error.name) from None
 
 from shoal import _validate
 from shoal.accountant import Accountant

@@ -19,12 +19,12 @@
 
 from __future__ import annotations
 
+from shoal._extras import missing as _missing
+
 try:
     import torch as _torch  # noqa: F401
 except ModuleNotFoundError as error:
-    raise ModuleNotFoundError(
-        f"shoal.learning needs PyTorch ({error.name} was not found): pip install 'shoal[train]'", name=error.name
-    ) from None
+    raise _missing("shoal.learning needs PyTorch", "train", error.name) from None
 
 from shoal.learning.clipping import ClippedSum, clipped_each, clipped_sum
 from shoal.learning.data import DataError, Dataset, Records, collect, load, read_records

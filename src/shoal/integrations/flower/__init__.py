@@ -18,8 +18,9 @@ trusted with is written in `docs/explanation/trust.md`.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from typing import TYPE_CHECKING, Any
+
+from shoal._extras import need
 
 if TYPE_CHECKING:
     from shoal.integrations.flower.analyst import Analyst as Analyst
@@ -30,13 +31,12 @@ if TYPE_CHECKING:
     from shoal.integrations.flower.report import Task as Task
     from shoal.integrations.flower.shuffler import Shuffler as Shuffler
 
-for _name in ("flwr", "cryptography", "fastapi", "uvicorn", "httpx", "opendp"):
-    if importlib.util.find_spec(_name) is None:
-        raise ModuleNotFoundError(
-            f"shoal.integrations.flower needs Flower and what goes with it ({_name} was not found; Python 3.11 or "
-            "later): pip install 'shoal[flower]'",
-            name=_name,
-        )
+need(
+    "shoal.integrations.flower needs Flower and what goes with it",
+    "flower",
+    *("flwr", "cryptography", "fastapi", "uvicorn", "httpx", "opendp"),
+    also="; Python 3.11 or later",
+)
 
 _HOME = {
     "Analyst": "analyst",

@@ -1,4 +1,4 @@
-"""The command that tries to break the claims of the others."""
+"""The command `shoal audit`, which tries to break the claims of the others."""
 
 from __future__ import annotations
 
@@ -8,29 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shoal.cli.app import (
-    AdjacencyChoice,
-    AdjacencyOpt,
-    Json,
-    Kind,
-    Plot,
-    Rate,
-    Sample,
-    Sigma,
-    Users,
-    _clear_errors,
-    _given,
-    app,
-)
+from shoal.cli import options as opt
 
 if TYPE_CHECKING:
     from shoal.audit import Row
 
 
-@app.command()
-@_clear_errors
 def audit(
-    mechanism: Annotated[Kind | None, typer.Argument(help="The mechanism.", show_default=False)] = None,
+    *,
     delta: Annotated[
         str | None, typer.Option(metavar="D", help="Delta, such as 1e-5 or 1/60000.", show_default=False)
     ] = None,
@@ -41,15 +26,12 @@ def audit(
     data_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where the run's data is kept. [default: cache]")
     ] = None,
-    users: Users = None,
-    sample: Sample = None,
-    rate: Rate = None,
-    sigma: Sigma = None,
+    described: Annotated[opt.Description, opt.Offer(of="crowd", needed=False)],
     rounds: Annotated[
         str | None,
         typer.Option(metavar="T", help="Rounds, in all of which the crowd is the same. [default: 1, or the run's]"),
     ] = None,
-    adjacency: AdjacencyOpt = AdjacencyChoice.zero_out,
+    adjacency: opt.Adjacency = opt.AdjacencyChoice.zero_out,
     shapes: Annotated[
         str | None,
         typer.Option(
@@ -70,8 +52,8 @@ def audit(
     claim: Annotated[
         str | None, typer.Option(metavar="E", help="Check this epsilon in place of the certified one.")
     ] = None,
-    as_json: Json = False,
-    plot: Plot = None,
+    as_json: opt.Json = False,
+    plot: opt.Plot = None,
 ) -> None:
     """Try to break the guarantee: attack simulated rounds, and see what epsilon the attacks prove.
 
@@ -88,71 +70,79 @@ def audit(
 
     shoal audit --run runs/digits --rounds 20 --trials 200
     """
-    from shoal.audit import audit as play
-    from shoal.cli import parse, show
+    from shoal.cli import parse
     from shoal.plots import check
 
     if plot is not None:
         check(plot)
-    if run is not None:
-        given = {"mechanism": mechanism, "users": users, "sample": sample, "rate": rate, "sigma": sigma, "delta": delta}
-        clash = [k for k, v in {**given, "shapes": shapes}.items() if v is not None]
-        if clash:
-            raise ValueError(f"{clash[0]} cannot be given with run: the run has its own")
-        row, played, settings = _of_run(run, data_dir, rounds, trials, seed, confidence, claim)
-        _tell([row], played, settings, as_json, plot)
-        return
-    if mechanism is None or delta is None:
-        raise ValueError(f"{'mechanism' if mechanism is None else 'delta'} must be given, or run: add --run DIR")
-    if mechanism.value not in parse.CROWDED:
-        raise ValueError(f"mechanism must be one of {', '.join(parse.CROWDED)} for an audit, got {mechanism.value}")
-    given = {k: v for k, v in _given(users, sample, rate, None, sigma).items() if k != "bins"}
-    m = parse.mechanism(mechanism.value, given, adjacency.value)
-    asked: dict[str, Any] = {
-        "delta": parse.number("delta", delta),
-        "rounds": parse.number("rounds", "1" if rounds is None else rounds),
+    numbers: dict[str, Any] = {
         "seed": parse.number("seed", seed),
         "confidence": parse.number("confidence", confidence),
         "claim": None if claim is None else parse.number("claim", claim),
     }
-    games: dict[str, Any] = {
-        "shapes": None if shapes is None else [s.strip() for s in shapes.split(",")],
-        "dimensions": parse.numbers("dimensions", dimensions),
-        "trials": None if trials is None else parse.number("trials", trials),
-    }
+    played = None if trials is None else parse.number("trials", trials)
+    times = None if rounds is None else parse.number("rounds", rounds)
+    if run is not None:
+        _refuse_beside_run({"mechanism": described.kind or None, **described.given, "delta": delta, "shapes": shapes})
+        found = _of_run(run, data_dir, times, played, **numbers)
+    elif not described.kind or delta is None:
+        raise ValueError(f"{'delta' if described.kind else 'mechanism'} must be given, or run: add --run DIR")
+    else:
+        games: dict[str, Any] = {
+            "shapes": None if shapes is None else [s.strip() for s in shapes.split(",")],
+            "dimensions": parse.numbers("dimensions", dimensions),
+            "trials": played,
+        }
+        asked = {"delta": parse.number("delta", delta), "rounds": 1 if times is None else times, **numbers}
+        found = _of_mechanism(described, adjacency, asked, games)
+    _tell(*found, as_json, plot)
+
+
+def _refuse_beside_run(given: dict[str, Any]) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(f"{name} cannot be given with run: the run has its own")
+
+
+def _of_mechanism(
+    described: opt.Description, adjacency: opt.AdjacencyChoice, asked: dict[str, Any], games: dict[str, Any]
+) -> tuple[list[Row], Any, dict[str, Any]]:
+    """The games against simulated rounds of a mechanism."""
+    from shoal.audit import audit as play
+    from shoal.cli import show
+
+    if not described.crowded:
+        known = ", ".join(label for label, cls in opt.kinds().items() if opt.has(cls, "crowd"))
+        raise ValueError(f"mechanism must be one of {known} for an audit, got {described.kind}")
+    m = described.mechanism(adjacency)
     with show.progress("certified bounds") as bar:
         progress = bar and (lambda shape, done: bar(f"{shape} crowd", done))
         rows = play(m, **asked, **games, progress=progress)
-    _tell(rows, m, asked, as_json, plot)
+    return rows, m, asked
 
 
 def _of_run(
     folder: Path,
     data_dir: Path | None,
-    rounds: str | None,
-    trials: str | None,
-    seed: str,
-    confidence: str,
-    claim: str | None,
-) -> tuple[Row, Any, dict[str, Any]]:
+    rounds: float | None,
+    trials: float | None,
+    *,
+    seed: float,
+    confidence: float,
+    claim: float | None,
+) -> tuple[list[Row], Any, dict[str, Any]]:
     """The game against the training of a run folder."""
-    try:
-        from shoal import learning
-        from shoal.learning.data import holds_records
-    except ModuleNotFoundError as error:
-        raise ValueError(str(error)) from None
-    from shoal import _validate
-    from shoal.cli import parse, show
+    from shoal import _validate, learning
+    from shoal.cli import show
+    from shoal.learning.data import holds_records
 
     config = learning.read_config(folder)
-    told = _validate.integer("seed", parse.number("seed", seed), minimum=0, maximum=2**63 - 1)
-    count = config.rounds if rounds is None else min(_validate.rounds(parse.number("rounds", rounds)), config.rounds)
     asked: dict[str, Any] = {
         "delta": config.delta,
-        "rounds": count,
-        "seed": told,
-        "confidence": parse.number("confidence", confidence),
-        "claim": None if claim is None else _validate.epsilon(parse.number("claim", claim), "claim"),
+        "rounds": config.rounds if rounds is None else min(_validate.rounds(rounds), config.rounds),
+        "seed": _validate.integer("seed", seed, minimum=0, maximum=2**63 - 1),
+        "confidence": confidence,
+        "claim": None if claim is None else _validate.epsilon(claim, "claim"),
     }
     sys.path.insert(0, "")  # a model of the user's own
     data = (
@@ -164,14 +154,14 @@ def _of_run(
         row = learning.audit_run(
             config,
             data,
-            trials=200 if trials is None else int(parse.number("trials", trials)),
-            rounds=count,
-            seed=told,
-            confidence=asked["confidence"],
+            trials=200 if trials is None else int(trials),
+            rounds=asked["rounds"],
+            seed=asked["seed"],
+            confidence=confidence,
             claim=asked["claim"],
             progress=bar and (lambda done, total: bar(f"training {done:,} of {total:,}", done / total)),
         )
-    return row, config.mechanism, asked
+    return [row], config.mechanism, asked
 
 
 def _tell(rows: list[Row], m: Any, asked: dict[str, Any], as_json: bool, plot: Path | None) -> None:
@@ -181,14 +171,12 @@ def _tell(rows: list[Row], m: Any, asked: dict[str, Any], as_json: bool, plot: P
     path = None if plot is None else _picture(rows, m, asked, plot)
     broken = [row for row in rows if not row.stands]
     if as_json:
-        fields = {k: v for k, v in m.to_dict().items() if k != "crowd"}
         listed = [_listed(row) for row in rows]
-        payload = {"mechanism": fields, **asked, "trials": rows[0].trials, "rows": listed, "stands": not broken}
+        payload = {"mechanism": show.fields(m), **asked, "trials": rows[0].trials, "rows": listed, "stands": not broken}
         show.emit_json({**payload, "plot": path and str(path)})
     else:
         _table(rows, m, asked)
-        if path:
-            show.say(f"Picture: {path}")
+        show.say_where(path)
     if broken:
         worst = max(broken, key=lambda row: row.epsilon - row.limit)
         print(
@@ -243,12 +231,8 @@ def _table(rows: list[Row], m: Any, asked: dict[str, Any]) -> None:
     ]
     heads = ["others", "d", "test", "attack ε ≥", *(["claim ε ≤"] if claimed else [])]
     heads += ["any crowd ε ≤", "identical ε ≤", "claim"]
-    times = "1 round" if asked["rounds"] == 1 else f"{asked['rounds']:,} rounds"
-    show.table(
-        f"{m.label}: {m.settings}; {times}, δ = {show.plain(asked['delta'])}, {m.adjacency} adjacency",
-        heads,
-        cells,
-    )
+    setting = f"{show.times(asked['rounds'])}, δ = {show.plain(asked['delta'])}, {m.adjacency} adjacency"
+    show.table(f"{m.label}: {m.settings}; {setting}", heads, cells)
     show.say(
         f"Each row: {rows[0].trials:,} games in each world measure what a test chosen on other games tells. The lower "
         f"bounds hold together with confidence {asked['confidence']} (Clopper–Pearson, Bonferroni over "
@@ -270,9 +254,6 @@ def _picture(rows: list[Row], m: Any, asked: dict[str, Any], file: Path) -> Path
     ):
         series[f"{name}: ε ≤"] = [None if b is None else b.upper for b in bounds]
     used = {name: values for name, values in series.items() if any(v is not None for v in values)}
-    times = "1 round" if asked["rounds"] == 1 else f"{asked['rounds']:,} rounds"
-    title = (
-        f"Audit of {m.label}: {m.settings}\n{m.adjacency} adjacency, δ = {show.plain(asked['delta'])}, {times}, "
-        f"confidence {asked['confidence']}"
-    )
+    setting = f"{m.adjacency} adjacency, δ = {show.plain(asked['delta'])}, {show.times(asked['rounds'])}"
+    title = f"Audit of {m.label}: {m.settings}\n{setting}, confidence {asked['confidence']}"
     return draw_rows(labels, used, file, title=title, xlabel="ε")

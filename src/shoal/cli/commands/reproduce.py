@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import enum
-import importlib
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from shoal.cli.app import Json, _clear_errors, app
+from shoal import _extras
+from shoal.cli import options as opt
+from shoal.cli.commands import train as training
 
 if TYPE_CHECKING:
     from shoal.paper.reproduce import Part
@@ -24,8 +25,6 @@ class What(str, enum.Enum):
     all = "all"
 
 
-@app.command()
-@_clear_errors
 def reproduce(
     what: Annotated[What, typer.Argument(help="What to recompute.", show_default=False)],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the report, pictures and data.")] = Path("paper"),
@@ -39,7 +38,7 @@ def reproduce(
         bool,
         typer.Option("--train", help="Train anew for Figure 1b, in DIR/run: an hour or more; goes on if it exists."),
     ] = False,
-    as_json: Json = False,
+    as_json: opt.Json = False,
 ) -> None:
     """The paper's table and figures: recomputed, checked against the print, beside the exact results.
 
@@ -94,15 +93,11 @@ def reproduce(
 
 def _trained(folder: Path) -> Path:
     """The run folder after a full training with the paper's parameters; an interrupted one goes on."""
-    try:
-        module = importlib.import_module("shoal.cli.train")
-        importlib.import_module("shoal.learning")
-    except ModuleNotFoundError as error:
-        raise ValueError(f"train needs PyTorch ({error.name} was not found): pip install 'shoal[train]'") from None
+    _extras.need("train needs PyTorch", "train", "torch")
     if (folder / "config.json").is_file():
-        module.train(resume=folder)
+        training.train(resume=folder)
     else:
-        module.train(preset=module.Preset.paper, seed=1, out=folder)
+        training.train(preset=training.Preset.paper, seed=1, out=folder)
     return folder
 
 

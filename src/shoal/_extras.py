@@ -1,0 +1,33 @@
+"""Packages that only some users need: each belongs to an extra, and whoever lacks one is told which.
+
+>>> need("plot needs matplotlib", "plot", "json")
+>>> need("plot needs matplotlib", "plot", "no_such_module")
+Traceback (most recent call last):
+    ...
+shoal._extras.MissingExtraError: plot needs matplotlib (no_such_module was not found): pip install 'shoal-dp[plot]'
+"""
+
+from __future__ import annotations
+
+import importlib.util
+
+DISTRIBUTION = "shoal-dp"
+"""What `pip install` must be told: `shoal` alone is another project's name there."""
+
+
+class MissingExtraError(ModuleNotFoundError):
+    """A package is missing that an extra of this one installs."""
+
+
+def missing(what: str, extra: str, module: str | None, also: str = "") -> MissingExtraError:
+    """The error, in one sentence that names the extra."""
+    return MissingExtraError(
+        f"{what} ({module} was not found{also}): pip install '{DISTRIBUTION}[{extra}]'", name=module
+    )
+
+
+def need(what: str, extra: str, *modules: str, also: str = "") -> None:
+    """Refuse unless all modules can be imported; none of them is."""
+    for name in modules:
+        if importlib.util.find_spec(name) is None:
+            raise missing(what, extra, name, also)

@@ -1,0 +1,176 @@
+"""Epsilon at deltas, or delta at epsilons: the same table, JSON, sentence and picture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shoal.cli import parse
+from shoal.cli import show as shown
+from shoal.plots import Line, band, draw
+
+if TYPE_CHECKING:
+    from shoal.answers import Asked, Method
+    from shoal.mechanisms import Mechanism
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantity:
+    """What is asked for, and at what."""
+
+    name: Asked
+    symbol: str
+    at: str
+    at_symbol: str
+
+
+EPSILON = Quantity(name="epsilon", symbol="ε", at="delta", at_symbol="δ")
+DELTA = Quantity(name="delta", symbol="δ", at="epsilon", at_symbol="ε")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """Of which mechanism, under which crowds, after how many rounds, and how it is to be answered."""
+
+    variants: list[tuple[str | None, Mechanism]]
+    rounds: list[int]
+    method: Method
+    accuracy: float
+
+    @property
+    def how(self) -> dict[str, Any]:
+        return {"method": self.method, "accuracy": self.accuracy}
+
+    @property
+    def first(self) -> Mechanism:
+        return self.variants[0][1]
+
+    @property
+    def bound(self) -> str:
+        """What the answers are, for an axis."""
+        return "bracket" if self.method == "tight" else "upper bound"
+
+
+def show(
+    quantity: Quantity, query: Query, given: list[float], *, as_json: bool, plot: Path | None, against: str = "rounds"
+) -> None:
+    """Compute, draw, and print a table and a sentence for each crowd, or JSON."""
+    rows = [row for crowd, m in query.variants for value in given for row in _rows(quantity, query, crowd, m, value)]
+    path = None
+    if plot is not None:
+        path = _picture(quantity, query, given, plot) if against == "rounds" else _around(against, query, given, plot)
+    if as_json:
+        payload = {"mechanism": shown.fields(query.first), **query.how, "rows": rows, "plot": path and str(path)}
+        shown.emit_json(payload)
+        return
+    _table(quantity, query.first, rows)
+    for crowd, _ in query.variants:
+        shown.say([row for row in rows if row["crowd"] == crowd][-1]["guarantee"])
+    shown.say_where(path)
+
+
+def _rows(quantity: Quantity, query: Query, crowd: str | None, m: Mechanism, value: float) -> list[dict[str, Any]]:
+    """One answer for each number of rounds."""
+    with shown.busy(m):
+        answers = getattr(m, quantity.name)(**{quantity.at: value}, rounds=query.rounds, **query.how)
+    rows = []
+    for count, answer in zip(query.rounds, answers, strict=True):
+        text = m.stated(quantity.name, value, answer, count, query.method, query.accuracy).sentence()
+        row = {"crowd": crowd, "rounds": count, quantity.at: value, quantity.name: shown.interval(answer)}
+        rows.append({**row, "guarantee": text})
+    return rows
+
+
+def _table(quantity: Quantity, m: Mechanism, rows: list[dict[str, Any]]) -> None:
+    cells = [
+        [
+            shown.crowd_name(r["crowd"]),
+            f"{r['rounds']:,}",
+            shown.plain(r[quantity.at]),
+            *shown.bounds(r[quantity.name]),
+        ]
+        for r in rows
+    ]
+    heads = ["crowd", "rounds", quantity.at_symbol, f"{quantity.symbol} ≥", f"{quantity.symbol} ≤"]
+    shown.table(f"{m.label}: {m.settings}; {m.adjacency} adjacency", heads, cells)
+
+
+def _picture(quantity: Quantity, query: Query, given: list[float], file: Path) -> Path:
+    """Epsilon against rounds (a line a crowd and delta), or delta against epsilon (a line a crowd and rounds)."""
+    by_rounds = quantity is EPSILON
+    keys: list[Any] = given if by_rounds else query.rounds
+    lines: list[Line] = []
+    for crowd, m in query.variants:
+        x = _abscissae(quantity, query.rounds, given, parse.points_for(crowd))
+        for key in keys:
+            fixed = {quantity.at: key, "rounds": x} if by_rounds else {quantity.at: x, "rounds": key}
+            with shown.busy(m):
+                answers = getattr(m, quantity.name)(**fixed, **query.how)
+            words = [] if crowd is None else [f"{shown.crowd_name(crowd)} crowd"]
+            if len(keys) > 1:
+                words.append(f"δ = {shown.plain(key)}" if by_rounds else f"{key:,} rounds")
+            lines.append(band(", ".join(words) or m.label, x, answers))
+    notes = [f"{query.first.adjacency} adjacency"]
+    if len(keys) == 1:
+        notes.append(f"δ = {shown.plain(keys[0])}" if by_rounds else f"rounds = {keys[0]:,}")
+    return draw(
+        lines,
+        file,
+        title=f"{query.first.label}: {query.first.settings}\n{', '.join(notes)}",
+        xlabel="rounds" if by_rounds else "ε",
+        ylabel=f"{quantity.symbol} ({query.bound})",
+    )
+
+
+def _abscissae(quantity: Quantity, rounds: list[int], given: list[float], count: int) -> list[Any]:
+    if quantity is EPSILON:
+        return parse.log_spaced(min(rounds) if len(rounds) > 1 else 1, max(rounds), rounds, count)
+    return parse.evenly_spaced(given, count)
+
+
+# ---------------------------------------------------------------------------------------------
+# Epsilon against a parameter of the mechanism
+
+_SPAN = {"sigma": 3.0, "users": 10.0, "rate": 10.0}
+"""How far to either side of the given value the picture goes, as a factor."""
+
+_NAME = {"sigma": "σ (noise multiplier)", "users": "users", "rate": "check-in rate"}
+
+
+def _around(field: str, query: Query, deltas: list[float], file: Path) -> Path:
+    """A line for each crowd, delta and number of rounds; the value that was given is among the points."""
+    lines = []
+    for crowd, m in query.variants:
+        x = values(m, field, min(25, parse.points_for(crowd)))
+        for delta in deltas:
+            for count in query.rounds:
+                found = [m.replace(**{field: v}).epsilon(delta=delta, rounds=count, **query.how) for v in x]
+                words = [] if crowd is None else [f"{shown.crowd_name(crowd)} crowd"]
+                words += [f"δ = {shown.plain(delta)}"] if len(deltas) > 1 else []
+                words += [f"{count:,} rounds"] if len(query.rounds) > 1 else []
+                lines.append(band(", ".join(words) or m.label, x, found, marks=crowd == "any"))
+    notes = [f"{query.first.adjacency} adjacency"]
+    notes += [f"δ = {shown.plain(deltas[0])}"] if len(deltas) == 1 else []
+    notes += [f"rounds = {query.rounds[0]:,}"] if len(query.rounds) == 1 else []
+    return draw(
+        lines,
+        file,
+        title=f"{query.first.label} around {query.first.settings}\n{', '.join(notes)}",
+        xlabel=_NAME[field],
+        ylabel=f"ε ({query.bound})",
+    )
+
+
+def values(m: Mechanism, field: str, count: int) -> list[float]:
+    """Evenly spaced on a logarithmic scale around the value given, within what the mechanism allows."""
+    middle, span = getattr(m, field), _SPAN[field]
+    low, high = middle / span, middle * span
+    if field == "rate":
+        high = min(high, 1.0)
+    if field == "users":
+        low = max(low, getattr(m, "sample", 1))
+    points = [low * (high / low) ** (i / (count - 1)) for i in range(count)]
+    if field == "users":
+        return sorted({middle, *(round(p) for p in points)})
+    return sorted({middle, *points})

@@ -1,0 +1,85 @@
+"""The command `shoal compare`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shoal.cli import options as opt
+
+if TYPE_CHECKING:
+    from shoal.mechanisms import Mechanism
+
+POINTS = 8
+"""Numbers of rounds in a picture: every one takes all methods anew."""
+
+
+def compare(
+    *,
+    delta: opt.Delta,
+    described: opt.Described,
+    rounds: opt.Rounds = "1",
+    adjacency: opt.Adjacency = opt.AdjacencyChoice.zero_out,
+    as_json: opt.Json = False,
+    plot: opt.Plot = None,
+) -> None:
+    """One setting, every method side by side, with the ratio between them.
+
+    Examples:
+
+    shoal compare shuffle --users 60000 --sigma 9.48 --delta 1/60000 --rounds 7
+
+    shoal compare check-in --users 60000 --rate 0.1 --sigma 5 --delta 1/60000 --rounds 5540 --plot methods.png
+    """
+    from shoal import _validate
+    from shoal.cli import parse, show
+    from shoal.paper.compare import compare as by_every_method
+
+    small = _validate.delta(parse.number("delta", delta))
+    count = _validate.rounds(parse.number("rounds", rounds))
+    m = described.mechanism(adjacency)
+    methods = by_every_method(m, delta=small, rounds=count)
+    best = min(row.epsilon for row in methods if row.epsilon is not None)
+    ratios = [None if row.epsilon is None or best == 0.0 else row.epsilon / best for row in methods]
+    path = None if plot is None else _picture(m, methods, small, count, plot)
+    if as_json:
+        listed = [
+            {"method": r.method, "crowd": r.crowd, "epsilon": r.epsilon, "lower": r.lower, "ratio": q, "note": r.note}
+            for r, q in zip(methods, ratios, strict=True)
+        ]
+        payload = {"mechanism": show.fields(m), "delta": small, "rounds": count, "rows": listed}
+        show.emit_json({**payload, "plot": path and str(path)})
+        return
+    asked = f"{show.times(count)}, δ = {show.plain(small)}, {m.adjacency} adjacency"
+    _table(f"{m.label}: {m.settings}; {asked}", methods, ratios)
+    show.say("Rows with different crowds answer different questions: only 'any' holds whatever the others hold.")
+    show.say_where(path)
+
+
+def _table(title: str, methods: Sequence[Any], ratios: Sequence[float | None]) -> None:
+    from shoal.cli import show
+
+    cells = []
+    for row, ratio in zip(methods, ratios, strict=True):
+        value = "does not apply" if row.epsilon is None else show.rounded(row.epsilon)
+        cells.append([row.method, row.crowd, value, "–" if ratio is None else f"{ratio:,.4g}", row.note])
+    show.table(title, ["method", "crowd", "ε", "times the least", "note"], cells)
+
+
+def _picture(m: Mechanism, methods: Sequence[Any], delta: float, rounds: int, file: Path) -> Path:
+    """Each method's epsilon against rounds, where it applies."""
+    from shoal.cli import parse, show
+    from shoal.paper.compare import compare as by_every_method
+    from shoal.plots import Line, draw
+
+    x = parse.log_spaced(1, rounds, [], count=POINTS)
+    tables = [by_every_method(m, delta=delta, rounds=t) for t in x]
+    lines = []
+    for i, row in enumerate(methods):
+        known = [(t, table[i].epsilon) for t, table in zip(x, tables, strict=True) if table[i].epsilon is not None]
+        if known:
+            times, values = zip(*known, strict=True)
+            lines.append(Line(label=f"{row.method} ({row.crowd} crowd)", x=times, upper=values))
+    title = f"{m.label}: {m.settings}\n{m.adjacency} adjacency, δ = {show.plain(delta)}"
+    return draw(lines, file, title=title, xlabel="rounds", ylabel="ε (upper bound)")

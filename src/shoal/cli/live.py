@@ -1,0 +1,224 @@
+"""A training on the screen: what was planned, how long it takes, how it goes, and what came of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from shoal._extras import MissingExtraError
+from shoal.cli import show
+
+if TYPE_CHECKING:
+    from shoal.learning import Config, Dataset, Plan, Records, Row, Run
+
+
+def say_plan(config: Config, found: Plan) -> None:
+    """What was chosen for the budget, and why."""
+    m = config.mechanism
+    crowd = f", {m.crowd} crowd" if hasattr(m, "crowd") else ""
+    if found.weighed:
+        cells = [
+            [
+                f"{p.rounds:,}",
+                f"{getattr(p.mechanism, 'rate', 1.0):.4g}",
+                f"{p.mechanism.sigma:.4g}",
+                f"{p.noise / p.floor:.2f}",
+                "chosen" if p.rounds == found.rounds and _rate(p.mechanism) == _rate(m) else "",
+            ]
+            for p in found.weighed
+        ]
+        show.table("Weighed", ["rounds", "rate", "σ", "noise of the mean / trusted server's", ""], cells)
+    why = "four times the reports would not fit into the rule's limit"
+    if found.gain is not None:
+        why = f"four times the reports would lower that noise by only {found.gain:.0%}"
+    elif not found.weighed:
+        why = "rounds and rate were given"
+    show.say(
+        f"For ε ≤ {config.epsilon:g} at δ = {show.plain(config.delta)} ({m.adjacency} adjacency{crowd}): "
+        f"σ = {m.sigma:.5g} over {found.rounds:,} rounds, learning rate {config.learning_rate:.4g}. "
+        "The mean of all reports then has "
+        f"{found.noise / found.floor:.2f} times the noise that a trusted server would add once; {why}."
+    )
+
+
+def _rate(m: Any) -> float:
+    return float(getattr(m, "rate", 1.0))
+
+
+def say_time(config: Config, data: Dataset | Records, found: Plan | None, as_json: bool) -> None:
+    """How long the run would take, from a few rounds of it that are thrown away."""
+    from shoal.learning.training import Run
+
+    run = Run(config, data)
+    run.step()
+    began, rounds = time.perf_counter(), 0
+    while rounds < 20 and time.perf_counter() - began < 2.0:
+        result = run.step()
+        rounds += 1
+    each = (time.perf_counter() - began) / rounds
+    began = time.perf_counter()
+    run.evaluate(result)
+    evaluations = run.rounds / config.evaluate_every * (time.perf_counter() - began)
+    seconds = run.rounds * each + evaluations
+    if as_json:
+        told = {"noise": found.noise, "trusted_server": found.floor} if found else None
+        show.emit_json({**config.to_dict(), "seconds": seconds, "noise_of_the_mean": told})
+        return
+    show.say(
+        f"{run.rounds:,} rounds of {run.expected:,.0f} reports on {run.device.type}, {each:.3g} s each: about "
+        f"{_duration(seconds)}. Nothing was written."
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
+
+
+def load(name: str, data_dir: Path | None, offline: bool, quiet: bool) -> Dataset | Records:
+    """The data of a run, with a bar if files are downloaded."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+    from shoal.learning import load as load_images
+    from shoal.learning import read_records
+    from shoal.learning.data import holds_records
+
+    if holds_records(name):
+        return read_records(name)
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), DownloadColumn(), transient=True, disable=quiet
+    ) as bar:
+        tasks: dict[str, Any] = {}
+
+        def tell(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done, total=total)
+
+        return load_images(name, data_dir=data_dir, download=not offline, progress=tell)
+
+
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Ctrl-C and SIGTERM are noted, so that the round in progress ends and its checkpoint is written."""
+    caught: list[int] = []
+
+    def note(number: int, _: Any) -> None:
+        if caught:  # a second time: at once
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        caught.append(number)
+
+    before = {s: signal.signal(s, note) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield caught
+    finally:
+        for s, handler in before.items():
+            signal.signal(s, handler)
+
+
+def watch(run: Run, folder: Path, quiet: bool) -> bool:
+    """All rounds with a progress bar; False if the user stopped it."""
+    from rich.console import Group
+    from rich.live import Live
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    from shoal.learning import accountants, train
+
+    config = run.config
+    if not quiet:
+        show.say(_opening(run, folder))
+    shown = [a for a in accountants(config.mechanism) if a.quick]
+    bar = Progress(
+        TextColumn("round"), MofNCompleteColumn(), BarColumn(bar_width=30), TimeRemainingColumn(), console=show.console
+    )
+    task = bar.add_task("", total=run.rounds, completed=run.done)
+    words = Text()
+
+    def look(done: int, row: Row | None) -> bool:
+        bar.update(task, completed=done)
+        if row is not None and not quiet:
+            spent = [(a.short, a.epsilons([row.spent], config.delta)[0]) for a in shown]
+            privacy = ", ".join(f"{name} {show.rounded(value, digits=3)}" for name, value in spent)
+            words.plain = f"accuracy {row.accuracy:.1%}, {row.reports:,} reports, ε: {privacy}"
+        return not caught
+
+    with _interrupts() as caught:
+        if quiet:
+            train(run, folder, watch=look)
+        else:
+            with Live(Group(bar, words), console=show.console, refresh_per_second=4):
+                train(run, folder, watch=look)
+    return run.finished
+
+
+def _opening(run: Run, folder: Path) -> str:
+    config, m = run.config, run.config.mechanism
+    noise = (
+        "noise from the operating system's generator"
+        if config.private
+        else f"seed {config.seed}: repeatable, NOT PRIVATE"
+    )
+    budget = ""
+    if config.epsilon is not None:
+        allowed = f", allows {run.rounds:,} rounds" if run.rounds < config.rounds else ""
+        budget = f"; the budget is ε = {config.epsilon:g} at δ = {show.plain(config.delta)}{allowed}"
+    return (
+        f"{m.label} ({m.settings}, C = {config.clip:g}) on {config.data}, {run.clients.users:,} users; "
+        f"{m.trust}; {noise}{budget}. Run folder: {folder}"
+    )
+
+
+def finish(folder: Path, as_json: bool) -> None:
+    """Epsilon by every accountant, the pictures, and the last word on the run."""
+    from shoal.learning import figures
+
+    if as_json:
+        found = figures.report(folder)
+    else:
+        with show.console.status("epsilon by every accountant"):
+            found = figures.report(folder)
+    privacy = figures.write_privacy(found, folder)
+    pictures, missing = [], ""
+    try:
+        pictures = figures.draw_all(found, folder)
+    except MissingExtraError as error:
+        missing = str(error)
+    last, config = found.rows[-1], found.config
+    at_end = {label: values[-1] for label, values in found.epsilons.items()}
+    if as_json:
+        epsilon = {k: (v if v != float("inf") else None) for k, v in zip(found.keys, at_end.values(), strict=True)}
+        show.emit_json(
+            {
+                "folder": str(folder),
+                "round": last.round,
+                "rounds_paid_for": last.spent,
+                "accuracy": last.accuracy,
+                "delta": config.delta,
+                "private": config.private,
+                "mechanism": config.mechanism.to_dict(),
+                "epsilon": epsilon,
+                "plots": [str(p) for p in pictures],
+            }
+        )
+        return
+    show.say(f"\nAfter round {last.round:,}: accuracy {last.accuracy:.2%} on test images.")
+    title = f"δ = {show.plain(config.delta)}, {config.mechanism.adjacency} adjacency"
+    cells = [[name, show.rounded(value)] for name, value in at_end.items()]
+    show.table(title, ["accountant (crowd)", "ε ≤"], cells)
+    if not config.private:
+        show.say(
+            "Seeded, so not private: who knows the seed can subtract the noise. ε is that of the same run unseeded."
+        )
+    show.say(f"Run folder: {folder} (metrics.jsonl, {privacy.name}, model.pt)")
+    for picture in pictures:
+        show.say(f"Picture: {picture}")
+    if missing:
+        show.say(f"No pictures: {missing}")

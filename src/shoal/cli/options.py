@@ -1,0 +1,224 @@
+"""The options that commands share.
+
+Those that describe a mechanism are not written down: they come from the registry of mechanisms. A command has one
+parameter `described`, annotated with what it offers (`Offer`), in whose place the options stand: one for each field
+of a mechanism that was made with `shoal.mechanisms.parameter`. What the user gives arrives as a `Description`, of
+which mechanisms are made. So a new mechanism in `shoal.mechanisms.MECHANISMS` is known to all commands.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+
+import typer
+
+from shoal.cli import parse
+
+if TYPE_CHECKING:
+    from shoal.mechanisms import Mechanism
+
+
+class CrowdChoice(str, enum.Enum):
+    identical = "identical"
+    any = "any"
+    both = "both"
+
+
+class AdjacencyChoice(str, enum.Enum):
+    zero_out = "zero-out"
+    replacement = "replace"
+
+
+class MethodChoice(str, enum.Enum):
+    tight = "tight"
+    rdp = "rdp"
+
+
+Delta = Annotated[str, typer.Option(metavar="D[,D…]", help="Delta, such as 1e-5 or 1/60000.", show_default=False)]
+Epsilon = Annotated[str, typer.Option(metavar="E[,E…]", help="Epsilon.", show_default=False)]
+ManyRounds = Annotated[
+    str,
+    typer.Option(
+        metavar="T[,T…]", help="Rounds: 1,100,5540, a range 1-7, 100-1000:100 (steps), 1-5540@50 (50 values)."
+    ),
+]
+Rounds = Annotated[str, typer.Option(metavar="T", help="Rounds.")]
+Crowd = Annotated[
+    CrowdChoice | None,
+    typer.Option(help="What the others hold: the paper's idealised crowd, anything, or both. [default: both]"),
+]
+Adjacency = Annotated[AdjacencyChoice, typer.Option(help="One user's vector becomes zero, or any other vector.")]
+Method = Annotated[
+    MethodChoice, typer.Option(help="A certified bracket around the truth, or an upper bound through Rényi DP.")
+]
+Accuracy = Annotated[float, typer.Option(help="Relative width wanted of the bracket (method tight).")]
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw a picture (.png, .svg or .pdf).")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offer:
+    """The fields for which a command has options: those of all mechanisms that have `of`, but for one it looks for."""
+
+    of: str = "sigma"
+    but: str = ""
+    needed: bool = True
+    """Whether a mechanism must be named."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What a command line says about a mechanism: its name, and the text of each option."""
+
+    kind: str
+    """Empty if the command can do without and none was named."""
+    given: Mapping[str, str | None]
+
+    @property
+    def fields(self) -> dict[str, bool]:
+        """Of the mechanism named: field by field, whether it must be given."""
+        return fields(kinds()[self.kind])
+
+    @property
+    def crowded(self) -> bool:
+        """Whether it matters what the other users hold."""
+        return has(kinds()[self.kind], "crowd")
+
+    def mechanism(self, adjacency: AdjacencyChoice, **known: Any) -> Mechanism:
+        """The mechanism; `known` sets the field that the command looks for."""
+        found: dict[str, Any] = {"adjacency": adjacency.value}
+        for name, text in self.given.items():
+            if name not in self.fields and text is not None:
+                raise ValueError(f"{name} is not a parameter of {self.kind}, which has {', '.join(self.fields)}")
+            if self.fields.get(name) and text is None:
+                raise ValueError(f"{name} must be given for {self.kind}: add --{name.replace('_', '-')}")
+            if text is not None:
+                found[name] = parse.number(name, text)
+        return kinds()[self.kind](**{**found, **known})
+
+    def variants(
+        self, crowd: CrowdChoice | None, adjacency: AdjacencyChoice, **known: Any
+    ) -> list[tuple[str | None, Mechanism]]:
+        """The mechanism under each crowd asked for; the crowd is None where none matters."""
+        if not self.crowded:
+            if crowd is not None:
+                raise ValueError(f"crowd is not a parameter of {self.kind}: no other user matters")
+            return [(None, self.mechanism(adjacency, **known))]
+        m = self.mechanism(adjacency, **known)
+        asked = ("identical", "any") if crowd in (None, CrowdChoice.both) else (crowd.value,)
+        return [(c, m.replace(crowd=c)) for c in asked]
+
+
+Described = Annotated[Description, Offer()]
+
+
+def kinds() -> dict[str, type[Mechanism]]:
+    """All mechanisms, by their name in the command line."""
+    from shoal.mechanisms import MECHANISMS
+
+    return {cls.label: cls for cls in MECHANISMS.values()}
+
+
+def has(cls: type[Mechanism], name: str) -> bool:
+    return any(f.name == name for f in dataclasses.fields(cls))
+
+
+def fields(cls: type[Mechanism]) -> dict[str, bool]:
+    """The fields of a mechanism that have options, its noise last, and whether each must be given."""
+    found = {
+        f.name: f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
+        for f in dataclasses.fields(cls)
+        if "metavar" in f.metadata  # adjacency and crowd say what is asked, not what is done
+    }
+    return {**{k: v for k, v in found.items() if k != "sigma"}, "sigma": found["sigma"]}
+
+
+# ---------------------------------------------------------------------------------------------
+# The parameter `described`, and the options that stand in its place
+
+
+def is_described(function: Callable[..., None]) -> bool:
+    return "described" in inspect.signature(function).parameters
+
+
+def without_description(function: Callable[..., None]) -> Callable[..., None]:
+    """The function with those options only that need no mechanism: enough to list it."""
+    plain = [p for p in _parameters(function) if p.name != "described"]
+    return _with_parameters(function, plain, function)
+
+
+def with_description(function: Callable[..., None]) -> Callable[..., None]:
+    """The function with the options for a mechanism in the place of its parameter `described`."""
+    before = _parameters(function)
+    place = next(i for i, p in enumerate(before) if p.name == "described")
+    offer = next(a for a in get_args(before[place].annotation) if isinstance(a, Offer))
+    made = _options(offer)
+
+    def call(*, mechanism: enum.Enum | None, **rest: Any) -> None:
+        given = {p.name: rest.pop(p.name) for p in made}
+        kind = "" if mechanism is None else mechanism.value
+        function(described=Description(kind=kind, given=given), **rest)
+
+    return _with_parameters(function, [_argument(offer), *before[:place], *made, *before[place + 1 :]], call)
+
+
+def _parameters(function: Callable[..., None]) -> list[inspect.Parameter]:
+    """The parameters with their annotations as objects, in any order of defaults."""
+    hints = get_type_hints(inspect.unwrap(function), include_extras=True)
+    return [
+        p.replace(annotation=hints[p.name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for p in inspect.signature(function).parameters.values()
+    ]
+
+
+def _with_parameters(
+    function: Callable[..., None], parameters: list[inspect.Parameter], call: Callable[..., None]
+) -> Callable[..., None]:
+    """A function that typer takes to have these parameters."""
+
+    def wrapped(**given: Any) -> None:
+        call(**given)
+
+    # Its name and its text, but not the function itself: typer would look there.
+    wrapped.__name__, wrapped.__doc__ = function.__name__, function.__doc__
+    wrapped.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {p.name: p.annotation for p in parameters}
+    return wrapped
+
+
+def _argument(offer: Offer) -> inspect.Parameter:
+    names = [(label.replace("-", "_"), label) for label in kinds()]
+    choice: Any = enum.Enum("Kind", names, type=str)  # type: ignore[misc]
+    return _parameter(
+        "mechanism",
+        Annotated[choice if offer.needed else choice | None, typer.Argument(help="The mechanism.", show_default=False)],
+        inspect.Parameter.empty if offer.needed else None,
+    )
+
+
+def _options(offer: Offer) -> list[inspect.Parameter]:
+    """One option for each field that is offered, the noise last."""
+    offered = {name for cls in kinds().values() if has(cls, offer.of) for name in fields(cls)} - {offer.but}
+    every: dict[str, dataclasses.Field[Any]] = {}
+    for cls in kinds().values():
+        for f in dataclasses.fields(cls):
+            every.setdefault(f.name, f)
+    order = sorted(every, key=lambda name: name == "sigma")
+    return [_parameter(name, Annotated[str | None, _option(every[name])], None) for name in order if name in offered]
+
+
+def _option(field: dataclasses.Field[Any]) -> Any:
+    """Its help ends with the mechanisms that have it, unless all do."""
+    owners = [label for label, cls in kinds().items() if has(cls, field.name)]
+    where = "" if len(owners) == len(kinds()) else f" ({', '.join(owners)})"
+    return typer.Option(metavar=field.metadata["metavar"], help=f"{field.metadata['help'].removesuffix('.')}{where}.")
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -1,0 +1,153 @@
+"""From the options of `shoal train` to the configuration of a run: presets, what was given, and what follows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from shoal.cli import parse
+
+if TYPE_CHECKING:
+    from shoal.learning import Config, Dataset, Plan, Records
+    from shoal.mechanisms import Mechanism
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "digits": {
+        "data": "digits",
+        "protocol": "check-in",
+        "rate": "0.5",
+        "sigma": "2",
+        "clip": 0.01,
+        "rounds": "300",
+        "delta": "1e-5",
+        "learning_rate": 10.0,
+        "network": "small",
+    },
+    "paper": {
+        "data": "mnist",
+        "protocol": "check-in",
+        "rate": "0.1",
+        "sigma": "5",
+        "clip": 0.01,
+        "rounds": "5540",
+        "delta": "1/60000",
+        "learning_rate": 3.0,
+        "network": "small",
+    },
+    "mnist": {
+        "data": "mnist",
+        "protocol": "shuffle",
+        "rounds": "auto",
+        "delta": "1/60000",
+        "network": "histograms",
+    },
+}
+"""What is run unless an option says otherwise."""
+
+RECIPES: dict[str, dict[str, Any]] = {"histograms": {"clip": 0.1, "learning_rate": None}}
+"""What a network needs that is not the preset's; a learning rate of None is chosen by rule."""
+
+AUTO = "auto"
+
+
+def choose(preset: str, given: dict[str, Any], epsilon: str | None) -> dict[str, Any]:
+    """The preset's settings, those of the network, and what was given, the later before the earlier."""
+    told = {k: v for k, v in given.items() if v is not None}
+    chosen = {"sigma": None, "rate": None, **PRESETS[preset], **told}
+    recipe = RECIPES.get(chosen["network"], {})
+    chosen.update({k: v for k, v in recipe.items() if k not in told})
+    for name in ("clip", "learning_rate"):
+        if name not in chosen:
+            raise ValueError(
+                f"{name} must be given for the network {chosen['network']}: add --{name.replace('_', '-')}"
+            )
+    if epsilon is None:
+        if AUTO in (chosen["rate"], chosen["rounds"]):
+            raise ValueError("epsilon must be given for rounds or rate to be chosen: add --epsilon")
+        if chosen["sigma"] is None:
+            raise ValueError("epsilon or sigma must be given: add --epsilon")
+    elif "sigma" not in told:
+        chosen["sigma"] = None
+    return chosen
+
+
+def configure(
+    chosen: dict[str, Any], data: Dataset | Records, users: str | None, epsilon: str | None, crowd: str, **rest: Any
+) -> tuple[Config, Plan | None]:
+    """The configuration, and the plan if one was needed to choose its noise."""
+    from shoal import _validate, calibrate
+    from shoal.cli import show
+    from shoal.learning import Config, plan
+
+    count = _users(users, data)
+    m = _mechanism(chosen, count, crowd)
+    rounds = None if chosen["rounds"] == AUTO else _validate.rounds(parse.number("rounds", chosen["rounds"]))
+    delta = _validate.delta(parse.number("delta", chosen["delta"]))
+    budget = None if epsilon is None else _validate.epsilon(parse.number("epsilon", epsilon))
+    found = None
+    if budget is not None and chosen["sigma"] is None:
+        auto_rate = chosen["rate"] == AUTO
+        with show.busy(m):
+            found = plan(m, users=count, epsilon=budget, delta=delta, rounds=rounds, auto_rate=auto_rate)
+        m, rounds = found.mechanism, found.rounds
+    elif budget is not None and rounds is None:
+        rounds = calibrate.rounds(m, epsilon=budget, delta=delta)
+    assert rounds is not None  # without a budget auto was refused before
+    config = Config(
+        mechanism=m,
+        data=chosen["data"],
+        users=count,
+        rounds=rounds,
+        delta=delta,
+        epsilon=budget,
+        clip=chosen["clip"],
+        learning_rate=_learning_rate(chosen, m, count, rounds),
+        network=chosen["network"],
+        **rest,
+    )
+    return config, found
+
+
+def _users(users: str | None, data: Dataset | Records) -> int:
+    from shoal import _validate
+
+    count = data.users if users is None else _validate.users("users", parse.number("users", users))
+    if count > data.users:
+        raise ValueError(f"users must be at most {data.users} (the images of {data.name}), got {count}")
+    return count
+
+
+def _mechanism(chosen: dict[str, Any], users: int, crowd: str) -> Mechanism:
+    """The protocol with what was chosen for it; a field that is to be planned holds 1 until then."""
+    from shoal import _validate
+    from shoal.cli import options as opt
+    from shoal.learning.protocol import PROTOCOLS
+
+    kind = chosen["protocol"]
+    auto_rate = chosen["rate"] == AUTO
+    cls = PROTOCOLS[kind]
+    fields: dict[str, Any] = {"sigma": 1.0 if chosen["sigma"] is None else parse.number("sigma", chosen["sigma"])}
+    if opt.has(cls, "crowd"):
+        fields.update(users=users, crowd=crowd)
+    if opt.has(cls, "rate"):
+        if chosen["rate"] is None:
+            raise ValueError(f"rate must be given for {kind}: add --rate")
+        fields["rate"] = 1.0 if auto_rate else parse.number("rate", chosen["rate"])
+    elif auto_rate:
+        raise ValueError(f"rate must not be auto for {kind}, which has no rate")
+    if opt.has(cls, "sample"):
+        if chosen.get("sample") is None:
+            raise ValueError(f"sample must be given for {kind}: add --sample")
+        fields["sample"] = _validate.users("sample", parse.number("sample", chosen["sample"]))
+    elif chosen.get("sample") is not None:
+        raise ValueError(f"sample is not a parameter of {kind}")
+    if chosen["sigma"] is not None and auto_rate:
+        raise ValueError("rate must be a number where sigma is given, got 'auto'")
+    return cls(**fields)
+
+
+def _learning_rate(chosen: dict[str, Any], m: Mechanism, users: int, rounds: int) -> float:
+    from shoal.learning.plan import linear_rate
+
+    if chosen["learning_rate"] is not None:
+        return float(chosen["learning_rate"])
+    return float(f"{linear_rate(m, users=users, rounds=rounds, clip=chosen['clip']):.4g}")
