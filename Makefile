@@ -1,5 +1,7 @@
-# make run   set up and show the privacy of the paper's three protocols, with a picture
-# make test  set up and run the whole test suite, the linter and the type checker
+# make run      set up and show the privacy of the paper's three protocols, with a picture
+# make test     set up and run the whole test suite, the linter and the type checker
+# make wheel    build the package into dist
+# make release  make test, then make wheel, and say what is left to do by hand
 
 PYTHON ?= python3
 VENV := .venv
@@ -7,7 +9,7 @@ BIN := $(VENV)/bin
 # One CPU build of PyTorch that every test machine can install; the package itself only sets a floor.
 TORCH ?= torch==2.13.0
 
-.PHONY: run test bench clean
+.PHONY: run test bench wheel release clean
 
 run: $(VENV)/.run
 	$(BIN)/shoal demo --out out
@@ -22,6 +24,16 @@ bench: $(VENV)/.bench
 	for name in any_crowd rdp_speed tight_speed tight_vs_pld_accounting flower_throughput; do \
 		OMP_NUM_THREADS=1 $(BIN)/python benchmarks/$$name.py --markdown benchmarks/results/$$name.md || exit 1; \
 	done
+
+# A build folder that is left over would add its old files to the wheel.
+wheel: $(VENV)/.venv
+	rm -rf build dist
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir dist .
+	rm -rf build
+
+release: test wheel
+	@echo 'Built and tested:' dist/*.whl
+	@echo 'Now: the date into CHANGELOG.md, the version into CITATION.cff, git tag, and upload dist/* (twine upload).'
 
 $(VENV)/.venv:
 	$(PYTHON) -m venv $(VENV)
@@ -50,4 +62,4 @@ $(VENV)/.bench: $(VENV)/.venv pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) out
+	rm -rf $(VENV) build dist out

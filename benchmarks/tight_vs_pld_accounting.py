@@ -181,7 +181,7 @@ def main() -> None:
     chosen = next((i for i, rows in enumerate(tables) if enough(rows)), len(tables) - 1)
     shown = sorted({0, chosen})
 
-    names = ("shoal", "PLD_accounting", "dp-accounting", "numpy", "scipy", "numba")
+    names = ("shoal-dp", "PLD_accounting", "dp-accounting", "numpy", "scipy", "numba")
     versions = []
     for name in names:
         try:

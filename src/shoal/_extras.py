@@ -12,7 +12,7 @@ from __future__ import annotations
 import importlib.util
 
 DISTRIBUTION = "shoal-dp"
-"""What `pip install` must be told: `shoal` alone is another project's name there."""
+"""The name on the package index, where shoal alone is another project's."""
 
 
 class MissingExtraError(ModuleNotFoundError):

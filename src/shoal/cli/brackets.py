@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from shoal.cli import parse
 from shoal.cli import show as shown
-from shoal.plots import Line, band, draw
+from shoal.plots import Line, band, check, draw
 
 if TYPE_CHECKING:
     from shoal.answers import Asked, Method
@@ -56,6 +56,8 @@ def show(
     quantity: Quantity, query: Query, given: list[float], *, as_json: bool, plot: Path | None, against: str = "rounds"
 ) -> None:
     """Compute, draw, and print a table and a sentence for each crowd, or JSON."""
+    if plot is not None:
+        check(plot)
     rows = [row for crowd, m in query.variants for value in given for row in _rows(quantity, query, crowd, m, value)]
     path = None
     if plot is not None:

@@ -35,7 +35,10 @@ def compare(
     from shoal import _validate
     from shoal.cli import parse, show
     from shoal.paper.compare import compare as by_every_method
+    from shoal.plots import check
 
+    if plot is not None:
+        check(plot)
     small = _validate.delta(parse.number("delta", delta))
     count = _validate.rounds(parse.number("rounds", rounds))
     m = described.mechanism(adjacency)

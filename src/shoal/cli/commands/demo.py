@@ -22,8 +22,9 @@ def demo(
     """The privacy of the paper's three protocols at the paper's parameters, with a picture."""
     from shoal import Shuffle, ShuffledCheckIn, SubsampledShuffle
     from shoal.cli import show
-    from shoal.plots import draw
+    from shoal.plots import check, draw
 
+    picture = check(out / "epsilon_vs_rounds.png")
     protocols: list[Mechanism] = [
         Shuffle(users=USERS, sigma=9.48),
         SubsampledShuffle(users=USERS, sample=6_000, sigma=5.0),
@@ -41,8 +42,7 @@ def demo(
         "0.1% of the truth."
     )
     title = f"Privacy of {USERS:,} users' reports after T rounds\nzero-out adjacency, δ = 1/{USERS:,}"
-    path = draw(lines, out / "epsilon_vs_rounds.png", title=title, xlabel="rounds T", ylabel="ε (upper bound)")
-    show.say_where(path)
+    show.say_where(draw(lines, picture, title=title, xlabel="rounds T", ylabel="ε (upper bound)"))
 
 
 def _curve(m: Mechanism, crowd: str) -> tuple[list[str], Line]:

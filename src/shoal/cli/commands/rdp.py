@@ -42,7 +42,10 @@ def rdp(
     """
     from shoal import _validate
     from shoal.cli import parse, show
+    from shoal.plots import check
 
+    if plot is not None:
+        check(plot)
     values = _validate.orders(parse.numbers("orders", orders))
     count = _validate.rounds(parse.number("rounds", rounds))
     small = None if delta is None else _validate.delta(parse.number("delta", delta))

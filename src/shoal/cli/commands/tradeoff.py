@@ -39,7 +39,10 @@ def tradeoff(
     """
     from shoal import _validate
     from shoal.cli import parse, show
+    from shoal.plots import check
 
+    if plot is not None:
+        check(plot)
     rates = [_validate.delta(f, "fpr") for f in parse.numbers("fpr", fpr)]
     count = _validate.rounds(parse.number("rounds", rounds))
     variants = described.variants(crowd, adjacency)
