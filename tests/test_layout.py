@@ -1,4 +1,4 @@
-"""Imports point upwards only, the core stays light, and the package says nothing about its workshop."""
+"""Imports point upwards only and never in a circle, private names stay at home, and the core stays light."""
 
 import ast
 import pathlib
@@ -11,7 +11,7 @@ SOURCE = pathlib.Path(__file__).parents[1] / "src" / "shoal"
 
 # A file may import those in lower ranks only (files of one package may import each other).
 RANKS = [
-    {"_validate"},
+    {"_extras", "_validate"},
     {"interval"},
     {"ratio", "panels"},
     {"levels"},
@@ -68,6 +68,117 @@ def test_the_rule_bites(tmp_path):
     bad = tmp_path / "ratio.py"
     bad.write_text("def f():\n    from shoal import mechanisms\n    import shoal.rdp\n")
     assert sorted(imports(bad)) == ["mechanisms", "rdp"]
+
+
+def names(path, source=SOURCE):
+    """The module of a file, as a dotted name."""
+    parts = path.relative_to(source.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def graph(source=SOURCE):
+    """For each module the modules of the package that it imports when it runs, also inside functions."""
+    files = {names(path, source): path for path in source.rglob("*.py")}
+    found = {}
+    for name, path in files.items():
+        tree = ast.parse(path.read_text())
+        only_types = {n for i in ast.walk(tree) if is_for_types(i) for part in i.body for n in ast.walk(part)}
+        reached = set()
+        for node in set(ast.walk(tree)) - only_types:
+            if isinstance(node, ast.ImportFrom) and node.module:
+                inner = [f"{node.module}.{alias.name}" for alias in node.names]
+                reached.update(one if one in files else node.module for one in inner)
+            elif isinstance(node, ast.Import):
+                reached.update(alias.name for alias in node.names)
+        found[name] = (reached & set(files)) - {name}
+    return found
+
+
+def is_for_types(node):
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def cycles(edges):
+    """The sets of modules that can all be reached from each other."""
+    reach = {}
+    for name in edges:
+        seen, left = set(), [name]
+        while left:
+            for other in edges[left.pop()] - seen:
+                seen.add(other)
+                left.append(other)
+        reach[name] = seen
+    return sorted({tuple(sorted({n for n in reach[m] if m in reach[n]})) for m in edges if m in reach[m]})
+
+
+def test_no_import_cycle_also_inside_packages():
+    assert cycles(graph()) == []
+
+
+def test_the_rule_on_cycles_bites(tmp_path):
+    package = tmp_path / "shoal"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "a.py").write_text("from shoal import b\n")
+    (package / "b.py").write_text("def f():\n    import shoal.c\n")
+    (package / "c.py").write_text("from shoal.a import x\n")
+    (package / "d.py").write_text("if TYPE_CHECKING:\n    from shoal.e import y\n")
+    (package / "e.py").write_text("from shoal.d import z\n")
+    assert cycles(graph(package)) == [("shoal.a", "shoal.b", "shoal.c")]
+
+
+def is_private(name):
+    return name.startswith("_") and not name.startswith("__")
+
+
+def home(module):
+    """The package of a module: a folder of the source, or the module itself at the top."""
+    return ".".join(module.split(".")[:2])
+
+
+def strangers(source=SOURCE):
+    """Private names of one package that another one uses, imported or as an attribute (a class may its parents')."""
+    trees = {names(path, source): ast.parse(path.read_text()) for path in source.rglob("*.py")}
+    own = {}
+    for name, tree in trees.items():
+        own.setdefault(home(name), set()).update(defined(tree))
+    for name, tree in sorted(trees.items()):
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("shoal."):
+                if home(node.module) != home(name):
+                    yield from (f"{name}: {node.module}.{a.name}" for a in node.names if is_private(a.name))
+            elif isinstance(node, ast.Attribute) and is_private(node.attr) and not is_self(node.value):
+                owners = {package for package, known in own.items() if node.attr in known}
+                if owners and home(name) not in owners:
+                    yield f"{name}: {ast.unparse(node)}"
+
+
+def is_self(node):
+    return isinstance(node, ast.Name) and node.id in ("self", "cls")
+
+
+def defined(tree):
+    """The private names that a file gives to something: functions, classes, variables, fields."""
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.AsyncFunctionDef)):
+            yield node.name
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+def test_no_private_name_is_used_across_packages():
+    assert list(strangers()) == []
+
+
+def test_the_rule_on_private_names_bites(tmp_path):
+    package = tmp_path / "shoal"
+    (package / "cli").mkdir(parents=True)
+    (package / "a.py").write_text("_y = 1\nclass A:\n    def _hidden(self):\n        return self._hidden()\n")
+    (package / "cli" / "b.py").write_text("from shoal.a import A, _x\nimport shoal.a\nA()._hidden()\nshoal.a._y\n")
+    (package / "cli" / "c.py").write_text("from shoal.cli.b import _z\n_z = 1\n")
+    assert sorted(strangers(package)) == [f"shoal.cli.b: {use}" for use in ("A()._hidden", "shoal.a._x", "shoal.a._y")]
 
 
 @pytest.mark.parametrize(
