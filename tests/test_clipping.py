@@ -21,7 +21,8 @@ def one_by_one(net, x, y, clip):
     for i in range(len(x)):
         net.zero_grad()
         functional.cross_entropy(net(x[i : i + 1]), y[i : i + 1]).backward()
-        rows.append(torch.cat([p.grad.reshape(-1) for p in net.parameters() if p.requires_grad]))
+        parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in net.parameters() if p.requires_grad]
+        rows.append(torch.cat([g.reshape(-1) for g in parts]))
     gradients = torch.stack(rows)
     norms = gradients.norm(dim=1)
     return gradients * (clip / norms).clamp(max=1.0)[:, None], norms
@@ -36,6 +37,46 @@ class Twice(nn.Module):
 
     def forward(self, x):
         return self.last(torch.tanh(self.layer(torch.tanh(self.layer(x.flatten(1)[:, :16])))))
+
+
+class Own(nn.Module):
+    """Parameters of the user's own making around layers that are known, a convolution in groups, and a frozen one."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 4, 5, stride=3), nn.Conv2d(4, 4, 3, groups=2)
+        self.last, self.shift, self.scale = nn.Linear(144, 10), nn.Linear(10, 10), nn.Parameter(torch.rand(10))
+        self.shift.bias.requires_grad_(False)
+        self.unused = nn.Linear(3, 3)
+
+    def forward(self, x):
+        last = self.last(self.second(torch.relu_(self.first(x))).flatten(1))
+        return self.shift(last * self.scale) + self.scale
+
+
+class Flat(nn.Module):
+    """Its layer gets the rows of all users in one long column: none is a user."""
+
+    def __init__(self, transposed=False):
+        super().__init__()
+        self.transposed, self.rows = transposed, nn.Linear(28, 10)
+
+    def forward(self, x):
+        if self.transposed:  # and here row i of all users
+            return self.rows(x[:, 0].transpose(0, 1)).mean(dim=0)
+        return self.rows(x.reshape(-1, 28)).view(len(x), 28, 10).mean(dim=1)
+
+
+class Tied(nn.Module):
+    """One weight in two layers, one of which is never called."""
+
+    def __init__(self):
+        super().__init__()
+        self.there, self.back, self.last = nn.Linear(28, 28), nn.Linear(28, 28), nn.Linear(28, 10)
+        self.back.weight = self.there.weight
+
+    def forward(self, x):
+        return self.last(torch.tanh(functional.linear(torch.tanh(self.there(x[:, 0, 0])), self.back.weight)))
 
 
 class Sequence(nn.Module):
@@ -68,6 +109,27 @@ def network(name):
         ),
         "sequence": Sequence,
         "twice": Twice,
+        "normed": lambda: nn.Sequential(
+            nn.Conv2d(1, 4, 5, stride=3),
+            nn.GroupNorm(2, 4),
+            nn.ReLU(),
+            nn.LayerNorm([8, 8], bias=False),
+            nn.Flatten(),
+            nn.Linear(256, 12),
+            nn.LayerNorm(12),
+            nn.GroupNorm(3, 12),
+            nn.Linear(12, 10),
+        ),
+        "own": Own,
+        "flat": Flat,
+        "transposed": lambda: Flat(transposed=True),
+        "tied": Tied,
+        "in place": lambda: nn.Sequential(
+            nn.Conv2d(1, 3, 7, stride=7), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(48, 10)
+        ),
+        "weight normalised": lambda: nn.Sequential(
+            nn.Flatten(), nn.utils.weight_norm(nn.Linear(784, 12)), nn.Tanh(), nn.Linear(12, 10)
+        ),
         "grouped": lambda: nn.Sequential(
             nn.Conv2d(1, 4, 5, stride=3),
             nn.Conv2d(4, 4, 3, groups=2),
@@ -78,15 +140,16 @@ def network(name):
     }[name]()
 
 
-FAST = ("small", "opacus", "dilated", "deep", "sequence")
-SLOW = ("twice", "grouped")
+TOGETHER = ("small", "opacus", "dilated", "deep", "sequence", "twice", "normed")
+APART = ("grouped", "own", "flat", "transposed", "tied", "in place", "weight normalised")
 
 
-@pytest.mark.parametrize("name", [*FAST, *SLOW])
+@pytest.mark.filterwarnings("ignore::FutureWarning")  # weight_norm of old
+@pytest.mark.parametrize("name", [*TOGETHER, *APART])
 @pytest.mark.parametrize("clip", [1e-2, 2.0, 1e6])
 def test_clipped_sum_is_that_of_one_user_at_a_time(name, clip):
     net = network(name).double()
-    x, y = images()
+    x, y = images(users=28)  # as many as an image has rows: rows could be taken for users
     rows, norms = one_by_one(net, x, y, clip)
     found = clipping.clipped_sum(net, x, y, clip=clip, microbatch=16)
     assert torch.allclose(found.norms, norms, rtol=1e-10)
@@ -97,9 +160,34 @@ def test_clipped_sum_is_that_of_one_user_at_a_time(name, clip):
     assert torch.allclose(found.losses, clipping.user_losses(net(x), y))
 
 
-def test_which_models_are_fast():
-    assert all(clipping.is_fast(network(name)) for name in FAST)
-    assert not clipping.is_fast(network("grouped"))
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_who_goes_together():
+    x, y = images()
+    for name in (*TOGETHER, *APART):
+        net = network(name).double()
+        assert clipping._can_go_together(net, x[:2], y[:2], clipping.user_losses) == (name in TOGETHER), name
+    assert clipping.is_fast(network("in place"))  # by its layers; but they cannot be watched
+    assert not clipping.is_fast(network("weight normalised"))
+
+
+class Mixing(nn.Module):
+    """What one user sends depends on the others."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = nn.Linear(784, 10)
+
+    def forward(self, x):
+        return self.last(x.flatten(1) - x.flatten(1).mean(dim=0))
+
+
+@pytest.mark.parametrize("make", [Mixing, Flat, lambda: Flat(transposed=True)])
+def test_a_user_never_weighs_more_than_the_norm(make):
+    """The sum with a user and without differ by at most C, even if the model would have users mixed."""
+    torch.manual_seed(1)
+    net, (x, y) = make().double(), images(users=29)
+    with_user, without = (clipping.clipped_sum(net, x[:n], y[:n], clip=0.01).total for n in (29, 28))
+    assert float((with_user - without).norm()) <= 0.01
 
 
 @pytest.mark.parametrize("name", ["small", "opacus"])

@@ -4,17 +4,27 @@ User i's gradient g_i is that of its own loss; its clipped gradient is `g_i * mi
 server needs the sum, a client its own.
 
 **How.** A linear layer and a convolution are both `y_l = W a_l + b` over L positions (a convolution's
-positions are its patches), so user i's gradient of W is `G_i^T A_i` with the L x K inputs A_i and the
-L x O output gradients G_i. One ordinary backward pass *without* weight gradients yields all A_i and G_i.
-Then either
+positions are its patches, and a layer used several times has the positions of all its uses), so user i's
+gradient of W is `G_i^T A_i` with the L x K inputs A_i and the L x O output gradients G_i. One backward pass
+*without* weight gradients yields all A_i and G_i. Then either
 
 - the B products `G_i^T A_i` are formed (one batched product, which takes the place of the weight
   gradient of the ordinary pass) and both norms and sum are read off them; or
 - where L is small against O K, norms come from `|G_i^T A_i|^2 = sum_{l,m} (A_i A_i^T)_{lm} (G_i G_i^T)_{lm}`
   (Goodfellow 2015; Li et al. 2022, "ghost clipping") and the weighted sum is one product over all users.
 
-Users are worked on in microbatches, so memory does not grow with their number. Models with trainable
-layers of other kinds, or that use a layer twice, go through `torch.func` with the same result.
+There are two ways to A_i and G_i, with one result.
+
+- *Together*: an ordinary pass over all users at once, for models of such layers and of layer and group normalisation
+  (whose few weights multiply what is normalised, so that gradients are sums over positions). It takes row i of a
+  layer to be user i. A model that lays its records out otherwise would have something clipped that is not a user, so
+  the way is tried on two records first.
+- *Apart*: `torch.func` runs the model for each user on its own; no layout can mix them. It differentiates by the
+  outputs of the layers above (by a zero added to each, whose gradient is G_i) and by all other parameters directly,
+  those of embeddings, say, or of the user's own making. Only the gradients of these others are formed
+  user by user, which costs as many numbers as they have for each user.
+
+Users are worked on in microbatches, so memory does not grow with their number.
 
 A user with several records has the gradient of its mean loss, which is clipped as one: `owners` says whose
 record each one is.
@@ -26,10 +36,10 @@ a factor of 1 - 1e-5, more than the rounding of single precision, so that none i
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,12 +54,20 @@ MICROBATCH = 512
 """Records worked on at once: large enough for fast products, small enough for the cache."""
 
 _MICROBATCH_LINEAR = 4_096
-"""The same for records that are rows of numbers, where little is kept of each."""
+"""The same where every layer sees a record as one row of numbers: little is kept of each."""
+
+_FORMED, _LEAST_MICROBATCH = 2**21, 16
+"""Numbers in the gradients that a microbatch forms user by user: they should stay in the cache."""
 
 _MARGIN = 1.0 - 1e-5
 _GHOST_POSITIONS = 16
 """With more positions than these, forming the products was always faster where it was measured."""
 
+_SAME = 1e-4
+"""Outputs that differ by less, relatively, differ by rounding."""
+
+Norm = nn.LayerNorm | nn.GroupNorm
+_NORMS = (nn.LayerNorm, nn.GroupNorm)
 _MIXING = (nn.modules.batchnorm._BatchNorm,)
 
 
@@ -90,13 +108,10 @@ def clipped_sum(
 
     Each record is a user, unless `owners` gives each record's user: 0, 1, 2, ... in this order, none left out.
     """
-    per_user, bound, size = _checked(model, inputs, labels, owners, clip, microbatch)
+    bound = _checked(model, inputs, labels, owners, clip, microbatch)
     total = torch.zeros(sum(p.numel() for p in trainable(model)), dtype=torch.float64, device=inputs.device)
     norms, losses = [inputs.new_zeros(0)], [inputs.new_zeros(0)]
-    for x, y, whose in _microbatches(inputs, labels, owners, size):
-        found = per_user(model, x, y, loss)
-        if whose is not None:
-            found = _as_one(found, whose)
+    for found in _gradients(model, inputs, labels, owners, loss, microbatch):
         norm = found.squares().sqrt()
         total += found.weighted(_factors(norm, bound)).to(total.dtype)
         norms.append(norm)
@@ -115,14 +130,24 @@ def clipped_each(
     microbatch: int | None = None,
 ) -> Tensor:
     """Every user's clipped gradient, a row each: what the clients compute. Memory: users times parameters."""
-    _, bound, size = _checked(model, inputs, labels, owners, clip, microbatch)
+    bound = _checked(model, inputs, labels, owners, clip, microbatch)
     rows = [inputs.new_zeros(0, sum(p.numel() for p in trainable(model)))]
-    for x, y, whose in _microbatches(inputs, labels, owners, size):
-        found = _Each.of(model, x, y, loss)
-        if whose is not None:
-            found = _as_one(found, whose)
-        rows.append(found.gradients * _factors(found.squares().sqrt(), bound)[:, None])
+    for found in _gradients(model, inputs, labels, owners, loss, microbatch):
+        rows.append(found.each() * _factors(found.squares().sqrt(), bound)[:, None])
     return torch.cat(rows)
+
+
+def _gradients(
+    model: nn.Module, inputs: Tensor, labels: Tensor, owners: Tensor | None, loss: Loss, microbatch: int | None
+) -> Iterator[_Gradients | _Rows]:
+    """The users' gradients, a microbatch at a time."""
+    if not len(inputs):
+        return
+    size = _microbatch(model, inputs, owners) if microbatch is None else microbatch
+    way = _together if _can_go_together(model, inputs[:2], labels[:2], loss) else _apart
+    for x, y, whose in _microbatches(inputs, labels, owners, size):
+        found = way(model, x, y, loss)
+        yield found if whose is None else found.as_one(whose)
 
 
 def _microbatches(
@@ -143,20 +168,37 @@ def _microbatches(
 
 
 def is_fast(model: nn.Module) -> bool:
-    """Whether the model's gradients are clipped without `torch.func`: linear layers and convolutions only."""
-    owners = _owners(model)
-    seen = [id(p) for m in owners for p in m.parameters(recurse=False)]
-    return all(_is_known(m) for m in owners) and len(set(seen)) == len(seen)
+    """Whether all that is trained are linear layers, convolutions and normalisations, with weights of their own."""
+    return len(trainable(model)) == sum(len(_own(m)) for m in (*_layers(model), *_norms(model)))
 
 
-def _owners(model: nn.Module) -> list[nn.Module]:
-    """The layers with trained parameters of their own."""
-    return [m for m in model.modules() if any(p.requires_grad for p in m.parameters(recurse=False))]
+def _layers(model: nn.Module) -> list[nn.Module]:
+    """The linear layers and convolutions that are trained."""
+    return _alone(model, _is_product)
 
 
-def _is_known(layer: nn.Module) -> bool:
-    if not all(p.requires_grad for p in layer.parameters(recurse=False)):
-        return False
+def _norms(model: nn.Module) -> list[nn.Module]:
+    """The normalisations that are trained."""
+    return _alone(model, lambda m: type(m) in _NORMS)
+
+
+def _alone(model: nn.Module, kind: Callable[[nn.Module], bool]) -> list[nn.Module]:
+    """The modules of a kind whose weight and bias are trained and belong to nobody else."""
+    holders = Counter(id(p) for m in model.modules() for p in _own(m))
+    return [m for m in model.modules() if kind(m) and _is_simple(m) and all(holders[id(p)] == 1 for p in _own(m))]
+
+
+def _own(layer: nn.Module) -> list[nn.Parameter]:
+    return list(layer.parameters(recurse=False))
+
+
+def _is_simple(layer: nn.Module) -> bool:
+    names = dict(layer.named_parameters(recurse=False))
+    # Other names mean a weight that is made of other parameters, as by weight normalisation.
+    return {"weight"} <= set(names) <= {"weight", "bias"} and all(p.requires_grad for p in names.values())
+
+
+def _is_product(layer: nn.Module) -> bool:
     if type(layer) is nn.Conv2d:
         return layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
     return type(layer) is nn.Linear
@@ -164,13 +206,13 @@ def _is_known(layer: nn.Module) -> bool:
 
 def _checked(
     model: nn.Module, inputs: Tensor, labels: Tensor, owners: Tensor | None, clip: float, microbatch: int | None
-) -> tuple[Callable[..., Any], float, int]:
-    """The way to gradients, the clipping norm, and the size of a microbatch."""
+) -> float:
+    """The clipping norm, as a number."""
     bound = _validate.real("clip", clip)
     if bound <= 0:
         raise ValueError(f"clip must be positive, got {bound}")
-    size = (_MICROBATCH_LINEAR if inputs.dim() == 2 else MICROBATCH) if microbatch is None else microbatch
-    _validate.integer("microbatch", size, minimum=1, maximum=10**9)
+    if microbatch is not None:
+        _validate.integer("microbatch", microbatch, minimum=1, maximum=10**9)
     for name, given in (("labels", labels), ("owners", owners)):
         if given is not None and len(inputs) != len(given):
             raise ValueError(f"inputs and {name} must have the same length, got {len(inputs)} and {len(given)}")
@@ -185,7 +227,20 @@ def _checked(
             )
     if not trainable(model):
         raise ValueError("model must have trainable parameters, got none")
-    return (_Layers.of if is_fast(model) else _Each.of), bound, size
+    return bound
+
+
+def _microbatch(model: nn.Module, inputs: Tensor, owners: Tensor | None) -> int:
+    """How many records are worked on at once unless the caller says so."""
+    layers = _layers(model)
+    uses = [(m, z) for m, found in zip(layers, _zeros(model, layers, inputs[:1]), strict=True) for z in found]
+    rows = all(isinstance(m, nn.Linear) and z.numel() == m.out_features for m, z in uses) if uses else inputs.dim() == 2
+    formed = {id(p): p.numel() for p in trainable(model)}
+    if owners is None:
+        for p in (p for m in layers for p in _own(m)):
+            del formed[id(p)]
+    most = _FORMED // max(1, sum(formed.values()))
+    return min(_MICROBATCH_LINEAR if rows else MICROBATCH, max(_LEAST_MICROBATCH, most))
 
 
 def _factors(norms: Tensor, clip: float) -> Tensor:
@@ -195,29 +250,46 @@ def _factors(norms: Tensor, clip: float) -> Tensor:
 
 
 # ---------------------------------------------------------------------------------------------
-# Any model: one gradient per user, materialised for a microbatch.
+# The gradients of a microbatch of users, in parts. Each part gives squared norms, the sum with a factor for each user,
+# and the gradients themselves.
+
+Named = list[tuple[nn.Parameter, Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Each:
-    gradients: Tensor
+class _Gradients:
+    parts: Sequence[_Layer | _Direct]
+    parameters: list[nn.Parameter]
     losses: Tensor
 
-    @classmethod
-    def of(cls, model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> _Each:
-        named = {k: v.detach() for k, v in model.named_parameters() if v.requires_grad}
+    def squares(self) -> Tensor:
+        return torch.stack([part.squares() for part in self.parts]).sum(dim=0)
 
-        def one(parameters: dict[str, Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-            outputs = torch.func.functional_call(model, parameters, (x[None],))
-            value = loss(outputs, y[None]).sum()
-            return value, value
+    def weighted(self, factors: Tensor) -> Tensor:
+        found = {id(p): g for part in self.parts for p, g in part.weighted(factors)}
+        return flat([found[id(p)] for p in self.parameters])
 
-        grads, losses = torch.func.vmap(
-            torch.func.grad(one, has_aux=True), in_dims=(None, 0, 0), randomness="different"
-        )(named, inputs, labels)
-        return cls(
-            gradients=torch.cat([g.reshape(len(inputs), -1) for g in grads.values()], dim=1), losses=losses.detach()
+    def each(self) -> Tensor:
+        found = {id(p): g for part in self.parts for p, g in part.each()}
+        return torch.cat([found[id(p)].flatten(1) for p in self.parameters], dim=1)
+
+    def as_one(self, owners: Tensor) -> _Rows:
+        """The gradients of users' mean losses, from those of their records."""
+        counts = torch.bincount(owners).to(self.losses.dtype)
+        gradients, users = self.each(), len(counts)
+        share = (1.0 / counts)[owners]
+        return _Rows(
+            gradients=gradients.new_zeros(users, gradients.shape[1]).index_add_(0, owners, gradients * share[:, None]),
+            losses=self.losses.new_zeros(users).index_add_(0, owners, self.losses * share),
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Rows:
+    """Gradients formed, a row each."""
+
+    gradients: Tensor
+    losses: Tensor
 
     def squares(self) -> Tensor:
         return self.gradients.square().sum(dim=1)
@@ -229,100 +301,22 @@ class _Each:
         return self.gradients
 
 
-def _as_one(found: _Each | _Layers, owners: Tensor) -> _Each:
-    """The gradients of users' mean losses, from those of their records."""
-    counts = torch.bincount(owners).to(found.losses.dtype)
-    gradients, users = found.each(), len(counts)
-    share = (1.0 / counts)[owners]
-    return _Each(
-        gradients=gradients.new_zeros(users, gradients.shape[1]).index_add_(0, owners, gradients * share[:, None]),
-        losses=found.losses.new_zeros(users).index_add_(0, owners, found.losses * share),
-    )
-
-
-# ---------------------------------------------------------------------------------------------
-# Linear layers and convolutions: inputs and output gradients of each layer.
-
-
 @dataclass(frozen=True, kw_only=True)
-class _Layers:
-    layers: list[_Layer]
-    losses: Tensor
+class _Direct:
+    """The gradients of one parameter, formed user by user."""
 
-    @classmethod
-    def of(cls, model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> _Layers | _Each:
-        owners = _owners(model)
-        with _recording(owners) as record, torch.enable_grad():
-            values = loss(model(inputs), labels)
-            calls = [record.inputs.get(id(m), []) for m in owners]
-            once = all(len(c) == 1 for c in calls)
-            if once:
-                values.sum().backward()  # type: ignore[no-untyped-call]
-        if not once:  # a layer used twice, or passed over
-            return _Each.of(model, inputs, labels, loss)
-        layers = []
-        for module, (a,) in zip(owners, calls, strict=True):
-            layers.append(_layer(module, a, record.gradients[id(module)]))
-        return cls(layers=layers, losses=values.detach())
+    parameter: nn.Parameter
+    gradients: Tensor
 
     def squares(self) -> Tensor:
-        return torch.stack([layer.squares() for layer in self.layers]).sum(dim=0)
+        norms: Tensor = torch.linalg.vector_norm(self.gradients.flatten(1), dim=1)
+        return norms.square()
 
-    def weighted(self, factors: Tensor) -> Tensor:
-        return flat([part for layer in self.layers for part in layer.weighted(factors)])
+    def weighted(self, factors: Tensor) -> Named:
+        return [(self.parameter, factors @ self.gradients.flatten(1))]
 
-    def each(self) -> Tensor:
-        return torch.cat([part.flatten(1) for layer in self.layers for part in layer.each()], dim=1)
-
-
-class _Record:
-    """Inputs (a convolution's as patches) and output gradients of layers, taken while the model runs."""
-
-    def __init__(self) -> None:
-        self.inputs: dict[int, list[Tensor]] = {}
-        self.gradients: dict[int, Tensor] = {}
-
-    def forward(self, module: nn.Module, x: Tensor) -> Tensor:
-        """The layer's output; the patches that the gradient needs serve a first convolution as well."""
-        key = id(module)
-        if isinstance(module, nn.Conv2d):
-            a = _patches(x.detach(), module)
-            output = type(module).forward(module, x) if x.requires_grad else _convolved(a, x, module)
-        else:
-            a = x.detach()
-            output = type(module).forward(module, x)
-        self.inputs.setdefault(key, []).append(a)
-        if not output.requires_grad:  # the first layer: nothing before it is trained
-            output.requires_grad_()
-        output.register_hook(lambda g: self.gradients.__setitem__(key, g))  # type: ignore[no-untyped-call]
-        return output
-
-
-@contextmanager
-def _recording(owners: list[nn.Module]) -> Iterator[_Record]:
-    """Parameters count as constants meanwhile, so that the backward pass skips their gradients."""
-    record = _Record()
-    parameters = [p for m in owners for p in m.parameters(recurse=False)]
-    try:
-        for m in owners:
-            m.forward = functools.partial(record.forward, m)
-        for p in parameters:
-            p.requires_grad_(False)
-        yield record
-    finally:
-        for m in owners:
-            m.__dict__.pop("forward", None)
-        for p in parameters:
-            p.requires_grad_(True)
-
-
-def _convolved(patches: Tensor, x: Tensor, conv: nn.Conv2d) -> Tensor:
-    """The convolution as one product over all patches; its result is laid out channels-last."""
-    kernel = conv.weight.permute(2, 3, 1, 0).reshape(-1, conv.out_channels)
-    flat_patches = patches.flatten(0, 1)
-    product = flat_patches @ kernel if conv.bias is None else torch.addmm(conv.bias, flat_patches, kernel)
-    rows, columns = (_positions(x.shape[2 + axis], conv, axis) for axis in (0, 1))
-    return product.view(len(x), rows, columns, conv.out_channels).permute(0, 3, 1, 2)
+    def each(self) -> Named:
+        return [(self.parameter, self.gradients)]
 
 
 class _Layer:
@@ -345,31 +339,246 @@ class _Layer:
             found = (torch.bmm(self.a, self.a.mT) * torch.bmm(self.g, self.g.mT)).sum(dim=(1, 2))
         return found if self.bias is None else found + self.bias.square().sum(dim=1)
 
-    def weighted(self, factors: Tensor) -> list[Tensor]:
+    def weighted(self, factors: Tensor) -> Named:
         if self.products is not None:
             weight = (factors @ self.products.flatten(1)).view(self.products.shape[1:])
         else:
             scaled = self.g * factors[:, None, None]
             weight = scaled.flatten(0, 1).T @ self.a.flatten(0, 1)
-        weight = self._ordered(weight)
-        return [weight] if self.bias is None else [weight, factors @ self.bias]
+        return self._named(weight, None if self.bias is None else factors @ self.bias)
 
-    def each(self) -> list[Tensor]:
-        products = torch.bmm(self.g.mT, self.a) if self.products is None else self.products
-        return [self._ordered(products)] if self.bias is None else [self._ordered(products), self.bias]
+    def each(self) -> Named:
+        return self._named(torch.bmm(self.g.mT, self.a) if self.products is None else self.products, self.bias)
 
-    def _ordered(self, weight: Tensor) -> Tensor:
+    def _named(self, weight: Tensor, bias: Tensor | None) -> Named:
         """In the order of the layer's own weight: patches are channels-last."""
-        if not isinstance(self.module, nn.Conv2d):
-            return weight
-        o, c = self.module.out_channels, self.module.in_channels
-        return weight.view(*weight.shape[:-2], o, *self.module.kernel_size, c).movedim(-1, -3)
+        if isinstance(self.module, nn.Conv2d):
+            o, c = self.module.out_channels, self.module.in_channels
+            weight = weight.view(*weight.shape[:-2], o, *self.module.kernel_size, c).movedim(-1, -3)
+        return list(zip(_own(self.module), [weight] if bias is None else [weight, bias], strict=True))
 
 
-def _layer(module: nn.Module, a: Tensor, g: Tensor) -> _Layer:
-    if isinstance(module, nn.Conv2d):
-        return _Layer(module, a, g.permute(0, 2, 3, 1).flatten(1, 2))
-    return _Layer(module, a.reshape(len(a), -1, a.shape[-1]), g.reshape(len(g), -1, g.shape[-1]))
+# ---------------------------------------------------------------------------------------------
+# Together: an ordinary pass over all users, in which a layer's row i is user i.
+
+
+def _can_go_together(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> bool:
+    """Whether layers see a record in its row, and alone as beside another, with the same outputs.
+
+    No is a safe answer: also for random outputs, or where the pass fails, as after layers that change their input.
+    """
+    if not is_fast(model):
+        return False
+    seen: list[list[tuple[int, ...]]] = []
+    outputs: list[Tensor] = []
+    try:
+        for count in (1, len(inputs)):
+            with _recording(model) as record, torch.enable_grad():
+                outputs.append(model(inputs[:count]))
+                loss(outputs[-1], labels[:count]).sum().backward()  # type: ignore[no-untyped-call]
+            if not all(calls and all(c.g is not None for c in calls) for calls in record.calls.values()):
+                return False
+            shapes = [tuple(t.shape) for calls in record.calls.values() for c in calls for t in (c.a, c.g)]  # type: ignore[union-attr]
+            if any(shape[0] != count for shape in shapes):
+                return False
+            seen.append([shape[1:] for shape in shapes])
+    except (RuntimeError, ValueError, IndexError):
+        return False
+    alone, beside = (o.detach()[:1] for o in outputs)
+    return seen[0] == seen[1] and bool((alone - beside).abs().max() <= _SAME * alone.abs().max())
+
+
+def _together(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> _Gradients:
+    with _recording(model) as record, torch.enable_grad():
+        values = loss(model(inputs), labels)
+        values.sum().backward()  # type: ignore[no-untyped-call]
+    parts: list[_Layer | _Direct] = []
+    for module, calls in record.calls.items():
+        uses = [(c.a, c.g) for c in calls if c.g is not None]
+        parts.extend(_norm(module, uses) if isinstance(module, _NORMS) else [_layer(module, uses)])
+    return _Gradients(parts=parts, parameters=trainable(model), losses=values.detach())
+
+
+class _Call:
+    """One use of a layer: its inputs as B x L x K (of a normalisation, its values), and output gradients once known."""
+
+    def __init__(self, a: Tensor) -> None:
+        self.a = a
+        self.g: Tensor | None = None
+
+
+class _Record:
+    """The calls of layers, taken while the model runs."""
+
+    def __init__(self, layers: list[nn.Module]) -> None:
+        self.calls: dict[nn.Module, list[_Call]] = {m: [] for m in layers}
+
+    def forward(self, module: nn.Module, x: Tensor) -> Tensor:
+        """The layer's output; the patches that the gradient needs serve a first convolution as well."""
+        if isinstance(module, _NORMS):
+            normal = _normalised(module, x)
+            a, output = normal.detach(), _scaled(module, normal)
+        else:
+            a = _inputs(module, x.detach())
+            if isinstance(module, nn.Conv2d) and not x.requires_grad:
+                output = _convolved(a, x, module)
+            else:
+                output = type(module).forward(module, x)
+        call = _Call(a)
+        self.calls[module].append(call)
+        if not output.requires_grad:  # the first layer: nothing before it is trained
+            output.requires_grad_()
+        output.register_hook(lambda g: setattr(call, "g", _outputs(module, g)))  # type: ignore[no-untyped-call]
+        return output
+
+
+@contextmanager
+def _recording(model: nn.Module) -> Iterator[_Record]:
+    """Parameters count as constants meanwhile, so that the backward pass skips their gradients."""
+    layers = [*_layers(model), *_norms(model)]
+    record = _Record(layers)
+    parameters = [p for m in layers for p in _own(m)]
+    with _running(layers, record.forward):
+        try:
+            for p in parameters:
+                p.requires_grad_(False)
+            yield record
+        finally:
+            for p in parameters:
+                p.requires_grad_(True)
+
+
+@contextmanager
+def _running(layers: list[nn.Module], forward: Callable[[nn.Module, Tensor], Tensor]) -> Iterator[None]:
+    """The layers compute their outputs so, meanwhile."""
+    try:
+        for m in layers:
+            m.forward = functools.partial(forward, m)
+        yield
+    finally:
+        for m in layers:
+            m.__dict__.pop("forward", None)
+
+
+def _convolved(patches: Tensor, x: Tensor, conv: nn.Conv2d) -> Tensor:
+    """The convolution as one product over all patches; its result is laid out channels-last."""
+    kernel = conv.weight.permute(2, 3, 1, 0).reshape(-1, conv.out_channels)
+    flat_patches = patches.flatten(0, 1)
+    product = flat_patches @ kernel if conv.bias is None else torch.addmm(conv.bias, flat_patches, kernel)
+    rows, columns = (_positions(x.shape[2 + axis], conv, axis) for axis in (0, 1))
+    return product.view(len(x), rows, columns, conv.out_channels).permute(0, 3, 1, 2)
+
+
+def _normalised(norm: Norm, x: Tensor) -> Tensor:
+    if isinstance(norm, nn.LayerNorm):
+        return functional.layer_norm(x, norm.normalized_shape, eps=norm.eps)
+    return functional.group_norm(x, norm.num_groups, eps=norm.eps)
+
+
+def _scaled(norm: Norm, normal: Tensor) -> Tensor:
+    """Weight and bias applied: a group normalisation's are of the channels, which come second."""
+    shape = (-1, *[1] * (normal.dim() - 2)) if isinstance(norm, nn.GroupNorm) else norm.weight.shape
+    scaled = normal * norm.weight.view(shape)
+    return scaled if norm.bias is None else scaled + norm.bias.view(shape)
+
+
+def _norm(norm: Norm, uses: list[tuple[Tensor, Tensor]]) -> list[_Direct]:
+    """Gradients of weight (output gradients times what was normalised) and bias, both summed over positions."""
+
+    def summed(t: Tensor) -> Tensor:
+        if isinstance(norm, nn.GroupNorm):
+            return t.flatten(2).sum(dim=2) if t.dim() > 2 else t
+        between = tuple(range(1, t.dim() - len(norm.normalized_shape)))
+        return t.sum(dim=between) if between else t
+
+    found = [
+        torch.stack([summed(t) for t in which]).sum(dim=0) for which in ([a * g for a, g in uses], [g for _, g in uses])
+    ]
+    return [_Direct(parameter=p, gradients=g) for p, g in zip(_own(norm), found, strict=False)]
+
+
+# ---------------------------------------------------------------------------------------------
+# Apart: the model runs for each user on its own.
+
+
+def _apart(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> _Gradients:
+    layers = _layers(model)
+    inside = {id(p) for m in layers for p in _own(m)}
+    others = {k: p for k, p in model.named_parameters() if p.requires_grad and id(p) not in inside}
+
+    def one(given: dict[str, Tensor], zeros: list[list[Tensor]], x: Tensor, y: Tensor) -> tuple[Tensor, Kept]:
+        kept: list[list[Tensor]] = [[] for _ in layers]
+        left = {id(m): (iter(z), k) for m, z, k in zip(layers, zeros, kept, strict=True)}
+
+        def forward(module: nn.Module, a: Tensor) -> Tensor:
+            added, mine = left[id(module)]
+            mine.append(a)
+            output: Tensor = type(module).forward(module, a)
+            return output + next(added)
+
+        with _running(layers, forward):
+            value = loss(torch.func.functional_call(model, given, (x[None],)), y[None]).sum()
+        return value, (value, kept)
+
+    each = torch.func.vmap(
+        torch.func.grad(one, argnums=(0, 1), has_aux=True), in_dims=(None, None, 0, 0), randomness="different"
+    )
+    with torch.no_grad():  # nothing is recorded outside `grad`
+        zeros = _zeros(model, layers, inputs[:1])
+        (direct, g), (losses, a) = each({k: p.detach() for k, p in others.items()}, zeros, inputs, labels)
+    parts: list[_Layer | _Direct] = [_Direct(parameter=p, gradients=direct[k]) for k, p in others.items()]
+    for m, inputs_of, outputs_of in zip(layers, a, g, strict=True):
+        if inputs_of:
+            uses = [(_inputs(m, x), _outputs(m, y)) for x, y in zip(inputs_of, outputs_of, strict=True)]
+            parts.append(_layer(m, uses))
+        else:  # never called
+            parts.extend(_Direct(parameter=p, gradients=p.new_zeros(len(inputs), *p.shape)) for p in _own(m))
+    return _Gradients(parts=parts, parameters=trainable(model), losses=losses)
+
+
+Kept = tuple[Tensor, list[list[Tensor]]]
+"""A user's loss, and what went into each layer at each of its uses."""
+
+
+@torch.no_grad()
+def _zeros(model: nn.Module, layers: list[nn.Module], record: Tensor) -> list[list[Tensor]]:
+    """A zero of the shape of the output of each layer at each of its uses."""
+    found: dict[int, list[Tensor]] = {id(m): [] for m in layers}
+
+    def forward(module: nn.Module, a: Tensor) -> Tensor:
+        output: Tensor = type(module).forward(module, a)
+        found[id(module)].append(torch.zeros_like(output))
+        return output
+
+    with _running(layers, forward):
+        model(record)
+    return list(found.values())
+
+
+# ---------------------------------------------------------------------------------------------
+# Layers as products over positions. The first dimension is the user's; others may stand before the last
+# (of a convolution: the last three).
+
+
+def _layer(module: nn.Module, uses: list[tuple[Tensor, Tensor]]) -> _Layer:
+    a, g = ((t[0] if len(t) == 1 else torch.cat(t, dim=1)) for t in zip(*uses, strict=True))
+    return _Layer(module, a, g)
+
+
+def _inputs(module: nn.Module, x: Tensor) -> Tensor:
+    """B x L x K."""
+    if not isinstance(module, nn.Conv2d):
+        return x.reshape(len(x), -1, x.shape[-1])
+    patches = _patches(x.reshape(-1, *x.shape[-3:]), module)
+    return patches.reshape(len(x), -1, patches.shape[2])
+
+
+def _outputs(module: nn.Module, g: Tensor) -> Tensor:
+    """B x L x O; a normalisation's as they are."""
+    if isinstance(module, _NORMS):
+        return g
+    last = g.movedim(-3, -1) if isinstance(module, nn.Conv2d) else g
+    return last.reshape(len(g), -1, last.shape[-1])
 
 
 def _padding(conv: nn.Conv2d) -> tuple[int, int]:
