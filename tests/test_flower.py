@@ -9,6 +9,7 @@ import itertools
 import json
 import math
 import os
+import pathlib
 import re
 import secrets
 import shutil
@@ -28,6 +29,7 @@ if sys.version_info < (3, 11):
 
 import httpx
 import mpmath
+import tomllib
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
@@ -1044,6 +1046,24 @@ def test_a_folder_has_one_analyst_and_many_readers(home):
     with pytest.raises(ValueError, match="open for reading only"):
         reader.receive(2)
     reader.close()
+
+
+def test_two_analysts_that_get_past_the_lock_do_not_close_a_round_twice(home):
+    """Somebody has removed the file of the lock: each commit reads the ledger again, in its transaction."""
+    first = home.receive(1)
+    first.feed(batch(home, 1, vectors(1, 2, 3)))
+    (home.folder / "lock").unlink()
+    with contextlib.closing(Analyst(home.folder)) as other:
+        second = other.receive(1)
+        second.feed(batch(home, 1, vectors(4, 5, 6, 7)))
+        assert json.loads(first.finish())["users"] == 3
+        with pytest.raises(ConflictError, match="round must be 2"):
+            second.finish()
+        other.secrets = home.secrets
+        assert close_round(other, 2, batch(other, 2, vectors(1, 2, 3)))["round"] == 2
+        with pytest.raises(ConflictError, match="round 2 is closed"):
+            close_round(home, 2, batch(home, 2, vectors(1, 2, 3)))
+        assert len(home.accountant()) == len(other.accountant()) == 2
 
 
 def test_what_is_known_survives_a_restart(home):
@@ -2197,6 +2217,30 @@ def test_the_commands_set_up_enrol_join_show_and_export(tmp_path):
     assert "Round 2 starts from the model as it was after round 0" in invoke("analyst", "restore", folder, "--after", 0)
     invoke("analyst", "model", folder, "--out", out)
     np.testing.assert_allclose(np.load(out), np.zeros(12))
+
+
+def test_the_numbers_of_the_how_to_are_those_of_its_commands(tmp_path, monkeypatch):
+    page = (pathlib.Path(__file__).parents[1] / "docs" / "howto" / "flower.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    first, second = re.findall(r"^\$ shoal (.*)", page, re.MULTILINE)
+    made = invoke(*first.split())
+    invoke(*second.split())
+    (rounds,) = re.findall(r"Rounds: (\d+) at most", made)
+    assert f"({rounds} here)" in page
+    (tmp_path / "node.toml").write_bytes((tmp_path / "analyst" / "node.toml").read_bytes())
+    (enrol,) = re.findall(r"^shoal (flower enrol .*)", page, re.MULTILINE)
+    invoke(*enrol.replace("1000", "100").split())
+    (admit,) = re.findall(r"^shoal (analyst admit .*)", page, re.MULTILINE)
+    (tmp_path / f"digits-1-{rounds}.roster").write_bytes(
+        (tmp_path / f"registrar/digits-1-{rounds}.roster").read_bytes()
+    )
+    invoke(*admit.split())
+    # The file that the page shows is the one that was written, but for keys and paths.
+    (shown,) = re.findall(r"^```toml\n(keys.*?)^```", page, re.MULTILINE | re.DOTALL)
+    shown, written = tomllib.loads(shown), tomllib.loads((tmp_path / "node.toml").read_text())
+    assert list(shown) == list(written)
+    for name in ("epoch", "rounds", "secret", "pace", "task"):
+        assert shown[name] == written[name]
 
 
 def test_a_missing_package_is_one_sentence(monkeypatch):
