@@ -1836,7 +1836,7 @@ def test_the_order_is_a_uniform_permutation(tmp_path):
     for number in range(1, 1201):
         path = journal.collect(number, [b"a", b"b", b"c"], length=1, minimum=2)
         seen[path.read_bytes()[:3]] += 1
-        journal.done(number)
+        journal.drop(number)
     assert len(seen) == 6
     assert stats.chisquare(list(seen.values())).pvalue > 1e-4
     journal.close()
