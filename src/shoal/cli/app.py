@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from shoal.cli.commands.analyst import admit, export, init, restore, serve, status
+from shoal.cli.commands.analyst import admit, export, init, restore, serve, skip, status
 from shoal.cli.commands.audit import audit
 from shoal.cli.commands.calibrate import rounds, sigma, users
 from shoal.cli.commands.compare import compare
@@ -58,7 +58,7 @@ def top(
 
 add(app, epsilon, delta, rdp, tradeoff, compare, demo, audit, train, reproduce)
 add(calibrate, sigma, rounds, users)
-add(analyst, init, admit, restore, serve, status)
+add(analyst, init, admit, restore, skip, serve, status)
 add(analyst, export, name="model")
 add(flower, enrol, join, proxy, new, simulate, deploy)
 app.add_typer(calibrate, name="calibrate")

@@ -103,6 +103,21 @@ def restore(
         print(f"Round {analyst.next_round} starts from the model as it was after round {after}.")
 
 
+def skip(
+    folder: terms.Folder,
+    to: Annotated[int, typer.Option(metavar="ROUND", help="The round to go on with.")],
+) -> None:
+    """After a backup was restored: enter the rounds closed since then in the ledger, as dear as they can have been."""
+    from contextlib import closing
+
+    from shoal.integrations.flower.analyst import Analyst
+
+    with closing(Analyst(folder, behind=True)) as analyst:
+        before = analyst.next_round
+        analyst.skip(to)
+    print(f"{to - before} rounds were entered with the smallest crowd. Round {to} comes next.")
+
+
 def serve(
     folder: terms.Folder,
     certificate: Annotated[Path, typer.Option(metavar="FILE", help="TLS certificate (PEM).")],
