@@ -19,6 +19,7 @@ from shoal import paper
 from shoal.cli.app import app
 from shoal.interval import Interval
 from shoal.paper import reproduce
+from shoal.paper.reproduce import parts, table1
 
 ROOT = pathlib.Path(__file__).parents[1]
 DELTA = 1 / 60_000
@@ -154,13 +155,13 @@ def test_the_reasons_are_given(made):
 
 def test_bounds_in_sentences_are_rounded_outwards():
     bracket = Interval(lower=0.1006449, upper=0.1006441 + 1e-6)
-    assert float(reproduce._most(bracket)) >= bracket.upper
-    assert float(reproduce._least(bracket)) <= bracket.lower
+    assert float(parts.most(bracket)) >= bracket.upper
+    assert float(parts.least(bracket)) <= bracket.lower
 
 
 def test_a_number_that_is_not_the_printed_one_is_reported(tmp_path, monkeypatch):
     other = {**paper.PRINTED_TABLE1, "clones": (0.18624, *paper.PRINTED_TABLE1["clones"][1:])}
-    monkeypatch.setattr(reproduce, "PRINTED_TABLE1", other)
+    monkeypatch.setattr(table1, "PRINTED_TABLE1", other)
     result = run("table1", "--out", tmp_path)
     assert result.exit_code == 1
     assert "printed 0.18624, recomputed 0.18623" in result.output
