@@ -165,3 +165,14 @@ def test_a_users_type_checker_knows_the_answers(tmp_path):
     errors = [line for line in done.stdout.splitlines() if line.startswith("use.py")]
     assert len(errors) == 1
     assert 'has type "Interval", variable has type "float"' in errors[0]
+
+
+def test_a_sentence_spells_out_a_few_runs_and_counts_many():
+    ledger = shoal.Accountant()
+    for users in range(100, 104):
+        ledger.compose(shoal.Shuffle(users=users, sigma=2.0, crowd="identical"), rounds=2)
+    assert "users = 103" in ledger.statement(delta=1e-5).sentence()
+    ledger.compose(shoal.ShuffledCheckIn(users=50, rate=0.5, sigma=2.0, crowd="identical"))
+    whole = ledger.statement(delta=1e-5)
+    assert whole.sentence().startswith("9 rounds together of shuffle and check-in (with 5 different settings) are (")
+    assert [r["rounds"] for r in whole.to_dict()["runs"]] == [2, 2, 2, 2, 1]

@@ -2209,8 +2209,8 @@ def test_the_commands_set_up_enrol_join_show_and_export(tmp_path):
     assert data["epsilon"]["any"]["upper"] >= data["epsilon"]["identical"]["upper"]
     assert data["epsilon"]["any"] == data["rounds"][0]["answer"]["epsilon"]
     table = invoke("analyst", "status", folder)
-    assert "identical crowd" in table
-    assert "any crowd" in table
+    for crowd in ("Identical", "Any"):  # the whole statement for each
+        assert f"{crowd} crowd: One round of check-in (users = 3, check-in rate = 0.5" in table
     out = tmp_path / "m.npy"
     invoke("analyst", "model", folder, "--out", out)
     np.testing.assert_allclose(np.load(out), np.full(12, 4.0))

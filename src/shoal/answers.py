@@ -327,8 +327,11 @@ class Statement:
         if len(self.runs) == 1:
             times = "one round" if total == 1 else f"{total:,} rounds together"
             what = f"{times} of {first.label} ({first.settings})"
-        else:
+        elif len(self.runs) <= _NAMED:
             what = f"{', '.join(map(str, self.runs[:-1]))} and {self.runs[-1]} together"
+        else:
+            labels = " and ".join(dict.fromkeys(run.label for run in self.runs))
+            what = f"{total:,} rounds together of {labels} (with {len(self.runs)} different settings)"
         return (
             f"{what[0].upper()}{what[1:]} {'is' if total == 1 else 'are'} "
             f"({ends['epsilon']}, {ends['delta']})-differentially private for {self.adjacency} adjacency, "
@@ -375,6 +378,9 @@ class Statement:
         rows = "".join(f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in self.facts())
         return f"<p>{html.escape(self.sentence())}</p><table>{rows}</table>"
 
+
+_NAMED = 4
+"""A sentence spells out so many runs; the data has all of them."""
 
 _OTHER: dict[str, Asked] = {"epsilon": "delta", "delta": "epsilon"}
 
