@@ -57,7 +57,7 @@ def test_commands_run(page, tmp_path, monkeypatch):
 
 def test_examples_in_the_help_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    source = "".join(p.read_text() for p in sorted((ROOT / "src" / "shoal" / "cli").glob("*.py")))
+    source = "".join(p.read_text() for p in sorted((ROOT / "src" / "shoal" / "cli").rglob("*.py")))
     examples = re.findall(r"^\s+\"?(shoal [a-z].*?)(?:\\n\\n\"|\"?,?)$", source, re.MULTILINE)
     assert len(examples) >= 12
     for example in examples:
