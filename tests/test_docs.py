@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from shoal import ShuffledCheckIn
 from shoal.cli.app import app
-from shoal.cli.show import rounded
+from shoal.interval import rounded
+from shoal.paper.reproduce import PACKAGED_RUN
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "README.md"]
@@ -88,7 +89,7 @@ def test_local_links_lead_somewhere(page):
 def test_the_table_of_the_mnist_run_is_that_of_its_files():
     """Rounds, accuracy and each epsilon (rounded up) of the page are those of the metrics and the ledger."""
     page = (ROOT / "docs" / "explanation" / "mnist.md").read_text()
-    folder = ROOT / "results" / "mnist-check-in"
+    folder = PACKAGED_RUN
     metrics, ledger = (
         {row["round"]: row for row in map(json.loads, (folder / name).read_text().splitlines())}
         for name in ("metrics.jsonl", "privacy.jsonl")
