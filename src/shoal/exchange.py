@@ -53,6 +53,7 @@ crowd has one more independent term of mean 0, or w(z) in the place of v = 1.
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -389,7 +390,7 @@ def _law(crowd: Exchange, half: int, budget: float) -> PricedLaw:
     """The law of the smaller prices: of one report in the clear, of the theorem with groups or at some thinnings."""
     r = 1.0 / crowd.ratio.scale
     best = of_report(_local_grid(r, budget), crowd.ratio.scale, crowd.ratio.rate * crowd.weight)
-    plan = None if crowd.sample is not None else groups.plan(crowd.ratio, crowd.users)
+    plan = groups.plan(crowd.ratio, crowd.users, crowd.sample)
     if plan is not None:
         best = smaller(best, _with_local(crowd, _refined(crowd, plan, half, budget)))
     if plan is None or budget <= _FOR_MOMENTS:
@@ -415,21 +416,61 @@ def _thinnings(crowd: Exchange) -> list[Thinning]:
     return [thin for thin in found if (crowd.users - 1) * thin.kept >= (_FEW if crowd.users > _SMALL else 0.1)]
 
 
-def _with_local(crowd: Exchange, prices: Prices) -> Prices:
+def _with_local(crowd: Exchange, prices: Prices, weight: float | None = None) -> Prices:
     """Prices, or those of one report in the clear where they are smaller."""
-    return smaller(prices, of_report(prices.gap, crowd.ratio.scale, crowd.ratio.rate * crowd.weight))
+    present = crowd.ratio.rate * (crowd.weight if weight is None else weight)
+    return smaller(prices, of_report(prices.gap, crowd.ratio.scale, present))
 
 
 def _refined(crowd: Exchange, plan: groups.Plan, half: int, budget: float) -> Prices:
     """Prices of f with groups of users, user 1 among those aside."""
     thin = Thinning.of(1.0 / crowd.ratio.scale, plan.at)
-    cases, error = crowd.cases(thin.kept, budget, finer=3)
-    kept = [(case.others, case.chance) for case in cases]
-    sizes = plan.asides([count for count, _ in kept])
-    one = [[Case(terms=size, others=size, chance=1.0, present=crowd.ratio.rate)] for size in sizes]
-    aside = _prices(crowd, thin, one, 0.0, half // 4, budget)
-    laws = {size: law_of(_with_local(crowd, found)) for size, found in zip(sizes, aside, strict=True)}
-    return groups.prices(crowd.ratio, thin, plan, laws, kept, error, half * 3 // 16, budget)
+    split = _independent if crowd.sample is None else _drawn
+    cases, small, lost, error = split(crowd, plan, thin, budget)
+    found = _prices(crowd, thin, [[case] for case in small.values()], 0.0, half // 4, budget)
+    laws = {
+        key: law_of(_with_local(crowd, prices, case.present if plan.drawn else 1.0))
+        for (key, case), prices in zip(small.items(), found, strict=True)
+    }
+    return groups.prices(crowd.ratio, thin, plan, laws, cases, lost, error, half * 3 // 16, budget)
+
+
+_Split = tuple[list[groups.Case], dict[int, Case], float, float]
+"""Cases, the small crowds of user 1 and those aside by their key, what is left of probability, error of chances."""
+
+
+def _independent(crowd: Exchange, plan: groups.Plan, thin: Thinning, budget: float) -> _Split:
+    """Everybody sends on its own: those aside are what is left of groups."""
+    every, error = crowd.cases(thin.kept, budget, finer=3)
+    sizes = plan.asides([case.others for case in every])
+    cases, lost = [], 2.0 * budget
+    for case in every:
+        count = plan.groups(case.others)
+        rest = case.others - plan.size * count
+        law = bisect.bisect_right(sizes, rest) - 1
+        if law < 0:
+            lost += case.chance
+        else:
+            cases.append(
+                groups.Case(kept=case.others, aside=rest, law=sizes[law], groups=count, chance=case.chance)
+            )  # fmt: skip
+    small = {size: Case(terms=size, others=size, chance=1.0, present=crowd.ratio.rate) for size in sizes}
+    return cases, small, lost, error
+
+
+def _drawn(crowd: Exchange, plan: groups.Plan, thin: Thinning, budget: float) -> _Split:
+    """A fixed number is drawn, nobody is thinned: g of user 1 and those aside, so that the rest is of the others."""
+    sample = crowd.sample or 0
+    aside = min(math.ceil(plan.aside * crowd.users / sample), crowd.users - 1)
+    lowest, masses = _sampled(aside + 1, crowd.users, sample, budget)
+    cases, small = [], {}
+    for least, most, chance in _blocks(lowest, masses, _BLOCKS // 2):
+        most = max(most, 1)
+        present = min(1.0, most / (aside + 1) * (1.0 + 4.0 * _UNIT))
+        small[most] = Case(terms=most - 1, others=aside, chance=1.0, present=present, extra=1)
+        count = max(0, math.ceil((sample - least - plan.lone) / plan.size))
+        cases.append(groups.Case(kept=crowd.users - 1, aside=aside, law=most, groups=count, chance=chance))
+    return cases, small, 2.0 * budget, 16.0 * _UNIT * (len(masses) + 8.0)
 
 
 def _local_grid(r: float, budget: float) -> FloatArray:

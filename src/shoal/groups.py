@@ -65,7 +65,7 @@ from shoal.levels import in_order
 from shoal.mixture import Mixture
 from shoal.prices import PricedLaw, Prices
 from shoal.ratio import Ratio
-from shoal.spread import NOTHING, Batch, atoms_on_grid, base_for, batch, summed, sums
+from shoal.spread import NOTHING, Batch, added, atoms_on_grid, base_for, batch, summed, sums
 from shoal.thinning import Thinning, excess, root
 
 _UNIT = 2.0**-53
@@ -96,6 +96,9 @@ _NOISIEST = 1e3
 _CUTS = ((-1.0, -0.3, 1.0), (-1.0, -0.6, 0.0, 1.0), (-1.0, -0.8, -0.5, 0.0, 1.0))
 """Intervals of places for few senders: finer where users are opposite."""
 
+_ANYWHERE = (-1.0, 1.0)
+"""The places of a user of whom nothing is known."""
+
 _CHANCES = 2.0**-40
 """Relative error of the chances of v."""
 
@@ -107,16 +110,25 @@ _GAUSS, _WEIGHTS = np.polynomial.legendre.leggauss(6)
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Groups of `size` users; places are cut at `cuts`, from -1 to 1; t of the thinning is `at`."""
+    """Groups of `size` users; places are cut at `cuts`, from -1 to 1; t of the thinning is `at`.
+
+    Groups of a fixed size are made of the users that are drawn, and `lone` of them are in no group.
+    """
 
     size: int
     cuts: tuple[float, ...]
     at: float
+    drawn: bool = False
 
     @property
     def aside(self) -> int:
         """So many users are taken aside at least."""
         return (len(self.cuts) - 1) * (self.size - 1)
+
+    @property
+    def lone(self) -> int:
+        """So many are in groups of several intervals at most, and count as users anywhere."""
+        return (len(self.cuts) - 2) * self.size if self.drawn else 0
 
     def groups(self, kept: int) -> int:
         """How many groups there are among so many: all users but those aside."""
@@ -131,9 +143,9 @@ class Plan:
         return sorted(count for count in rest if count >= self.aside)
 
 
-def plan(ratio: Ratio, users: int) -> Plan | None:
-    """How users are grouped, or None where that does not pay."""
-    senders = users * ratio.rate
+def plan(ratio: Ratio, users: int, sample: int | None = None) -> Plan | None:
+    """How users are grouped, or None where that does not pay; `sample` is how many of them report, if that is fixed."""
+    senders = users * ratio.rate if sample is None else sample
     if senders < _FEW or not (1.5 if senders >= _MANY else 1.75) <= ratio.scale <= _NOISIEST:
         return None
     if senders >= _MANY:
@@ -141,8 +153,22 @@ def plan(ratio: Ratio, users: int) -> Plan | None:
     else:
         at = 1.0 if users < 500 and ratio.scale < 2.5 else 0.25 if ratio.rate == 1.0 else 0.0
         size, cuts = 0.5, _CUTS[bisect.bisect([400, 800], senders)]
+    if sample is not None:
+        # To keep everybody leaves less to mix, and groups cost the users that are in none.
+        return Plan(size=max(2, round(min(size, 0.4) * math.sqrt(sample))), cuts=cuts, at=-math.inf, drawn=True)
     kept = users * Thinning.of(1.0 / ratio.scale, at).kept
     return Plan(size=max(2, round(size * math.sqrt(kept / ratio.rate))), cuts=cuts, at=at)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """So many `groups` (and those in none), `aside` users, of `kept` in all, of this chance; v is of law `law`."""
+
+    kept: int
+    aside: int
+    law: int
+    groups: int
+    chance: float
 
 
 # One user at a place
@@ -384,12 +410,12 @@ def largest(points: FloatArray, rows: FloatArray) -> tuple[FloatArray, float]:
     return mass, 2.0 * lack + 8.0 * off + 64.0 * len(points) * _UNIT
 
 
-def _groups(ratio: Ratio, thin: Thinning, plan: Plan, nodes: Nodes, half: int, share: float) -> Batch:
-    """One group for each v."""
-    value, weight = nodes.value, nodes.chance.max(axis=0)
-    # Places matter for v that happen; elsewhere one interval does.
-    cuts = [plan.cuts if chance > _RARE else (-1.0, 1.0) for chance in weight.tolist()]
-    terms = [_terms(ratio, thin, cut, v, share) for cut, v in zip(cuts, value.tolist(), strict=True)]
+def _users(
+    ratio: Ratio, thin: Thinning, cuts: Sequence[tuple[float, ...]], nodes: Nodes, half: int, share: float
+) -> tuple[Batch, list[int]]:
+    """One user between two of the cuts, for each two and each v; how many laws each v has."""
+    weight = nodes.weight
+    terms = [_terms(ratio, thin, cut, v, share) for cut, v in zip(cuts, nodes.value.tolist(), strict=True)]
     kinds = np.array([len(row) for row in terms])
     sizes = np.array([float(np.mean([term.size for term in row])) for row in terms])
     base = base_for(float(weight @ sizes) / float(weight.sum()), half)
@@ -399,10 +425,19 @@ def _groups(ratio: Ratio, thin: Thinning, plan: Plan, nodes: Nodes, half: int, s
         weight=np.repeat(weight / kinds, kinds),
         stretch=[term.stretch for term in every], cut=[term.cut for term in every],
     )  # fmt: skip
+    return one, kinds.tolist()
+
+
+def _groups(ratio: Ratio, thin: Thinning, plan: Plan, nodes: Nodes, half: int, share: float) -> Batch:
+    """One group for each v."""
+    weight = nodes.weight
+    # Places matter for v that happen; elsewhere one interval does.
+    cuts = [plan.cuts if chance > _RARE else _ANYWHERE for chance in weight.tolist()]
+    one, kinds = _users(ratio, thin, cuts, nodes, half, share)
     group = summed(one, share)(plan.size)
     points = in_order(group.points)
     laws, stretch, cut = [], [], []
-    for last, kind in zip(np.cumsum(kinds).tolist(), kinds.tolist(), strict=True):
+    for last, kind in zip(np.cumsum(kinds).tolist(), kinds, strict=True):
         which = slice(last - kind, last)
         at, rows = _merged(points, np.stack([in_order(law) for law in group.mass[which]]))
         mass, lack = largest(at, rows / rows.sum(axis=1)[:, None])
@@ -421,15 +456,21 @@ def _groups(ratio: Ratio, thin: Thinning, plan: Plan, nodes: Nodes, half: int, s
 
 @dataclass(frozen=True, kw_only=True)
 class Nodes:
-    """Values of v; chances of each over (law, value), and what each law has beyond the last."""
+    """Values of v; chances of each over (law, value), and what each law has beyond the last.
+
+    `weight` is the chance of each value over all laws.
+    """
 
     value: FloatArray
     chance: FloatArray
     beyond: FloatArray
+    weight: FloatArray
 
     @classmethod
-    def of(cls, laws: Sequence[PricedLaw], budget: float) -> Nodes:
-        size = 1.25 * float(laws[0].mass @ np.abs(laws[0].gap))
+    def of(cls, laws: Sequence[PricedLaw], parts: Sequence[float], budget: float) -> Nodes:
+        """`parts` are the chances of the laws."""
+        share = np.array(parts) / math.fsum(parts)
+        size = 1.25 * float(share @ np.array([float(law.mass @ np.abs(law.gap)) for law in laws]))
         last = max(_end(law, budget) for law in laws)
         steps = size * np.append(0.5, 0.5 + np.cumsum(_STEPS))
         ends = np.concatenate([-steps[steps < 0.98][:5][::-1], steps[steps < 0.8 * last], [last]])
@@ -443,7 +484,8 @@ class Nodes:
             chance += np.bincount(cell + 1, law.mass * right, len(value))
             chances.append(chance / chance.sum())
         beyond = [law.infinite + float(law.mass @ np.maximum(law.gap - last, 0.0)) for law in laws]
-        return cls(value=1.0 + value, chance=np.stack(chances), beyond=np.array(beyond))
+        every = np.stack(chances)
+        return cls(value=1.0 + value, chance=every, beyond=np.array(beyond), weight=share @ every)
 
 
 def _end(law: PricedLaw, budget: float) -> float:
@@ -454,24 +496,25 @@ def _end(law: PricedLaw, budget: float) -> float:
 
 
 def prices(
-    ratio: Ratio, thin: Thinning, plan: Plan, aside: Mapping[int, PricedLaw], cases: Sequence[tuple[int, float]],
-    error: float, half: int, budget: float,
+    ratio: Ratio, thin: Thinning, plan: Plan, aside: Mapping[int, PricedLaw], cases: Sequence[Case],
+    lost: float, error: float, half: int, budget: float,
 ) -> Prices:  # fmt: skip
-    """Prices of f for kept users K of these chances; `aside` are above S' of so many of them."""
-    sizes = sorted(aside)
-    nodes = Nodes.of([aside[size] for size in sizes], budget)
+    """Prices of f for cases of these chances, `lost` that of all others; the laws `aside` are above S'."""
+    keys = sorted(aside)
+    parts = [math.fsum(case.chance for case in cases if case.law == key) for key in keys]
+    nodes = Nodes.of([aside[key] for key in keys], parts, budget)
     one = _groups(ratio, thin, plan, nodes, half, budget)
-    groups = [plan.groups(kept) for kept, _ in cases]
-    laws = {count: total.laws() for count, total in sums(one, groups, plan.size * budget).items()}
-    laws[0] = [NOTHING] * len(nodes.value)
-    mixture = Mixture(cut=2.0 * budget)
-    for (kept, part), count in zip(cases, groups, strict=True):
-        rest = kept - plan.size * count
-        which = bisect.bisect_right(sizes, rest) - 1
-        if which < 0:
-            mixture.cut += part
-            continue
-        mixture.cut += 2.0 * part * float(nodes.beyond[which])
-        for v, chance, law in zip(nodes.value.tolist(), nodes.chance[which].tolist(), laws[count], strict=True):
-            mixture.add(part * chance, law, (rest + 1) * (v - 1.0), kept + 1)
+    found = sums(one, [case.groups for case in cases], plan.size * budget)
+    if plan.lone:
+        user, _ = _users(ratio, thin, [_ANYWHERE] * len(nodes.value), nodes, half, budget)
+        lone = summed(user, budget)(plan.lone)
+        found = {0: lone, **{count: added(total, lone, budget) for count, total in found.items()}}
+    laws = {count: total.laws() for count, total in found.items()}
+    laws.setdefault(0, [NOTHING] * len(nodes.value))
+    mixture = Mixture(cut=lost)
+    for case in cases:
+        which = keys.index(case.law)
+        mixture.cut += 2.0 * case.chance * float(nodes.beyond[which])
+        for v, chance, law in zip(nodes.value.tolist(), nodes.chance[which].tolist(), laws[case.groups], strict=True):
+            mixture.add(case.chance * chance, law, (case.aside + 1) * (v - 1.0), case.kept + 1)
     return mixture.prices(error + _CHANCES, half)
