@@ -97,6 +97,9 @@ _BLOCK = 6e-3
 _DEAR = 1.25
 """Below this sigma a term spreads over so many orders of magnitude that sums of it take long."""
 
+_LOUD = 3.0
+"""From this sigma on no single term is large enough for the theorem without groups to be the better one."""
+
 _BLOCKS = 12
 """Blocks within three deviations of K at most."""
 
@@ -393,11 +396,10 @@ def _law(crowd: Exchange, half: int, budget: float) -> PricedLaw:
     plan = groups.plan(crowd.ratio, crowd.users, crowd.sample)
     if plan is not None:
         best = smaller(best, _with_local(crowd, _refined(crowd, plan, half, budget)))
-    if plan is None or budget <= _FOR_MOMENTS:
-        for thin in _thinnings(crowd):
-            cases, error = crowd.cases(thin.kept, budget)
-            found = _prices(crowd, thin, [cases], error, half * 3 // 8, budget)[0]
-            best = smaller(best, _with_local(crowd, found))
+    for thin in _thinnings(crowd) if plan is None or budget <= _FOR_MOMENTS else _beside(crowd):
+        cases, error = crowd.cases(thin.kept, budget)
+        found = _prices(crowd, thin, [cases], error, half * 3 // 8, budget)[0]
+        best = smaller(best, _with_local(crowd, found))
     return law_of(best)
 
 
@@ -414,6 +416,18 @@ def _thinnings(crowd: Exchange) -> list[Thinning]:
         places = (-math.inf, *places)
     found = [Thinning.of(1.0 / scale, at) for at in places]
     return [thin for thin in found if (crowd.users - 1) * thin.kept >= (_FEW if crowd.users > _SMALL else 0.1)]
+
+
+def _beside(crowd: Exchange) -> list[Thinning]:
+    """Thinnings of the theorem without groups that may still be better than groups: where one large term decides."""
+    scale = crowd.ratio.scale
+    if crowd.sample is not None:
+        places = [-math.inf, 0.75] if crowd.users <= _SMALL else [-math.inf]
+    elif scale < _LOUD:
+        places = [1.0] if scale >= _THINNINGS[1][0] else [1.5, 2.5] if scale >= _DEAR else [3.0]
+    else:
+        return []
+    return [Thinning.of(1.0 / scale, at) for at in places]
 
 
 def _with_local(crowd: Exchange, prices: Prices, weight: float | None = None) -> Prices:

@@ -90,10 +90,10 @@ _STEPS: FloatArray = np.concatenate([1.3 ** np.arange(5.0), 4.0 * 2.5 ** np.aran
 _FEW, _MANY = 80, 4_000
 """From so many senders on groups pay, and nobody needs to be thinned."""
 
-_NOISIEST = 1e3
-"""Beyond this sigma all crowds look the same, and error 2 is not known to be as small."""
+_QUIETEST, _NOISIEST = 1.0, 1e3
+"""With less noise one large term decides; with more all crowds look the same, and error 2 is not known to be small."""
 
-_CUTS = ((-1.0, -0.3, 1.0), (-1.0, -0.6, 0.0, 1.0), (-1.0, -0.8, -0.5, 0.0, 1.0))
+_CUTS = ((-1.0, -0.3, 1.0), (-1.0, -0.6, 0.0, 1.0))
 """Intervals of places for few senders: finer where users are opposite."""
 
 _ANYWHERE = (-1.0, 1.0)
@@ -146,13 +146,15 @@ class Plan:
 def plan(ratio: Ratio, users: int, sample: int | None = None) -> Plan | None:
     """How users are grouped, or None where that does not pay; `sample` is how many of them report, if that is fixed."""
     senders = users * ratio.rate if sample is None else sample
-    if senders < _FEW or not (1.5 if senders >= _MANY else 1.75) <= ratio.scale <= _NOISIEST:
+    if senders < _FEW or not _QUIETEST <= ratio.scale <= _NOISIEST:
         return None
-    if senders >= _MANY:
+    if senders >= _MANY * max(1.0, 1.5 / ratio.scale) ** 6:
         at, size, cuts = -math.inf, 0.27, tuple(np.linspace(-1.0, 1.0, 9).tolist())
+    elif ratio.scale < 1.75:
+        at, size, cuts = 1.0, 0.4, _CUTS[0]
     else:
         at = 1.0 if users < 500 and ratio.scale < 2.5 else 0.25 if ratio.rate == 1.0 else 0.0
-        size, cuts = 0.5, _CUTS[bisect.bisect([400, 800], senders)]
+        size, cuts = 0.5, _CUTS[int(senders >= 400)]
     if sample is not None:
         # To keep everybody leaves less to mix, and groups cost the users that are in none.
         return Plan(size=max(2, round(min(size, 0.4) * math.sqrt(sample))), cuts=cuts, at=-math.inf, drawn=True)
