@@ -178,7 +178,7 @@ def power(parts: Parts, fpr: float, accuracy: float = pld.ACCURACY) -> float:
 
 def _half(accuracy: float) -> int:
     """Cells of a law that is about that accurate."""
-    return int(min(2048, max(512, 2 ** math.ceil(math.log2(512.0 * math.sqrt(pld.ACCURACY / accuracy))))))
+    return int(min(2048, max(256, 2 ** math.ceil(0.5 * math.log2(pld.ACCURACY / accuracy) + 9.0 - 1e-9))))
 
 
 def _local(parts: Parts) -> Parts:

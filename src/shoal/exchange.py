@@ -100,6 +100,9 @@ _DEAR = 1.25
 _LOUD = 3.0
 """From this sigma on no single term is large enough for the theorem without groups to be the better one."""
 
+_HALF = 512
+"""Cells for which there are as many nodes and blocks as is said here; with more cells there are more of them."""
+
 _BLOCKS = 12
 """Blocks within three deviations of K at most."""
 
@@ -221,10 +224,11 @@ class _Nodes:
     cut: float
 
 
-def _nodes(r: float, present: float, budget: float) -> _Nodes:
-    """w(z) spread on nodes."""
+def _nodes(r: float, present: float, budget: float, fine: float = 1.0) -> _Nodes:
+    """w(z) spread on nodes, `fine` times as many as is usual."""
     low, last = panels.quantile(1e-6 * budget), r - panels.quantile(budget)
-    ends = np.append(_PLACES[last - 1.0 > _PLACES], last)
+    places = np.interp(np.arange(0.0, len(_PLACES) - 1 + 0.5 / fine, 1.0 / fine), np.arange(len(_PLACES)), _PLACES)
+    ends = np.append(places[last - 1.0 > places], last)
     value = np.append(0.0, np.exp(r * ends - 0.5 * r**2))
     z, weight = panels.nodes(low, last, ends, 2.0 * r)
     mass = weight * panels.normal_density(z)
@@ -304,7 +308,7 @@ def _sampled(kept: int, users: int, sample: int, spare: float) -> tuple[int, Flo
     return first, masses / masses.sum()
 
 
-def _blocks(first: int, masses: FloatArray, most: int, finer: int = 1) -> list[tuple[int, int, float]]:
+def _blocks(first: int, masses: FloatArray, most: int, finer: float = 1.0) -> list[tuple[int, int, float]]:
     """Smallest and largest count of each block, and its mass: fine within three deviations, about `most` there.
 
     Blocks start at multiples of their width, which is a power of two, so that those of other laws share sums.
@@ -367,7 +371,7 @@ class Exchange:
             orders, direction, self.ratio.scale, self.ratio.rate * self.weight
         )
 
-    def cases(self, kept: float, spare: float, finer: int = 1) -> tuple[list[Case], float]:
+    def cases(self, kept: float, spare: float, finer: float = 1.0) -> tuple[list[Case], float]:
         """How many terms there are, over what, and the relative error of their chances (error 6)."""
         first, masses = (self.users - 1, np.ones(1)) if kept == 1.0 else _counts(self.users - 1, kept, spare)
         error = 16.0 * _UNIT * (len(masses) + 8.0)
@@ -381,7 +385,7 @@ class Exchange:
                 continue
             lowest, inner = _sampled(least + 1, self.users, self.sample, spare)
             error = max(error, 16.0 * _UNIT * (len(masses) + len(inner) + 8.0))
-            for _, largest, part in _blocks(lowest, inner, most):
+            for _, largest, part in _blocks(lowest, inner, most, finer):
                 present = min(1.0, largest / (least + 1) * (1.0 + 4.0 * _UNIT))
                 terms, extra = (largest - 1, 1) if largest else (0, 0)
                 found.append(Case(terms=terms, others=least, chance=chance * part, present=present, extra=extra))
@@ -397,10 +401,15 @@ def _law(crowd: Exchange, half: int, budget: float) -> PricedLaw:
     if plan is not None:
         best = smaller(best, _with_local(crowd, _refined(crowd, plan, half, budget)))
     for thin in _thinnings(crowd) if plan is None or budget <= _FOR_MOMENTS else _beside(crowd):
-        cases, error = crowd.cases(thin.kept, budget)
-        found = _prices(crowd, thin, [cases], error, half * 3 // 8, budget)[0]
+        cases, error = crowd.cases(thin.kept, budget, finer=_fine(half))
+        found = _prices(crowd, thin, [cases], error, half * 3 // 8, budget, _fine(half))[0]
         best = smaller(best, _with_local(crowd, found))
     return law_of(best)
+
+
+def _fine(half: int) -> float:
+    """How many times as many nodes and blocks as is usual."""
+    return 0.5 if half < _HALF else float(round(half / _HALF))
 
 
 def _thinnings(crowd: Exchange) -> list[Thinning]:
@@ -440,8 +449,8 @@ def _refined(crowd: Exchange, plan: groups.Plan, half: int, budget: float) -> Pr
     """Prices of f with groups of users, user 1 among those aside."""
     thin = Thinning.of(1.0 / crowd.ratio.scale, plan.at)
     split = _independent if crowd.sample is None else _drawn
-    cases, small, lost, error = split(crowd, plan, thin, budget)
-    found = _prices(crowd, thin, [[case] for case in small.values()], 0.0, half // 4, budget)
+    cases, small, lost, error = split(crowd, plan, thin, budget, _fine(half))
+    found = _prices(crowd, thin, [[case] for case in small.values()], 0.0, half // 4, budget, _fine(half))
     laws = {
         key: law_of(_with_local(crowd, prices, case.present if plan.drawn else 1.0))
         for (key, case), prices in zip(small.items(), found, strict=True)
@@ -453,9 +462,9 @@ _Split = tuple[list[groups.Case], dict[int, Case], float, float]
 """Cases, the small crowds of user 1 and those aside by their key, what is left of probability, error of chances."""
 
 
-def _independent(crowd: Exchange, plan: groups.Plan, thin: Thinning, budget: float) -> _Split:
+def _independent(crowd: Exchange, plan: groups.Plan, thin: Thinning, budget: float, fine: float) -> _Split:
     """Everybody sends on its own: those aside are what is left of groups."""
-    every, error = crowd.cases(thin.kept, budget, finer=3)
+    every, error = crowd.cases(thin.kept, budget, finer=3 * fine)
     sizes = plan.asides([case.others for case in every])
     cases, lost = [], 2.0 * budget
     for case in every:
@@ -472,14 +481,14 @@ def _independent(crowd: Exchange, plan: groups.Plan, thin: Thinning, budget: flo
     return cases, small, lost, error
 
 
-def _drawn(crowd: Exchange, plan: groups.Plan, thin: Thinning, budget: float) -> _Split:
+def _drawn(crowd: Exchange, plan: groups.Plan, thin: Thinning, budget: float, fine: float) -> _Split:
     """A fixed number is drawn, nobody is thinned: g of user 1 and those aside, so that the rest is of the others."""
     sample = crowd.sample or 0
     aside = min(math.ceil(plan.aside * crowd.users / sample), crowd.users - 1)
     lowest, masses = _sampled(aside + 1, crowd.users, sample, budget)
     cases, small = [], {}
-    for least, most, chance in _blocks(lowest, masses, _BLOCKS // 2):
-        most = max(most, 1)
+    for least, largest, chance in _blocks(lowest, masses, _BLOCKS // 2, fine):
+        most = max(largest, 1)
         present = min(1.0, most / (aside + 1) * (1.0 + 4.0 * _UNIT))
         small[most] = Case(terms=most - 1, others=aside, chance=1.0, present=present, extra=1)
         count = max(0, math.ceil((sample - least - plan.lone) / plan.size))
@@ -499,13 +508,19 @@ def _local_grid(r: float, budget: float) -> FloatArray:
 
 
 def _prices(
-    crowd: Exchange, thin: Thinning, mixtures: Sequence[Sequence[Case]], error: float, half: int, budget: float
+    crowd: Exchange,
+    thin: Thinning,
+    mixtures: Sequence[Sequence[Case]],
+    error: float,
+    half: int,
+    budget: float,
+    fine: float = 1.0,
 ) -> list[Prices]:
     """Prices of f at one thinning, for each mixture of cases; `error` is that of their chances."""
     every = [case for cases in mixtures for case in cases]
     present = sum(case.chance * case.present for case in every) / len(mixtures)
     ratio = crowd.ratio if crowd.sample is None else replace(crowd.ratio, rate=1.0)
-    nodes = _nodes(1.0 / ratio.scale, present, budget)
+    nodes = _nodes(1.0 / ratio.scale, present, budget, fine)
     one = _terms(ratio, thin, nodes, half, budget)
     totals = sums(one, [case.terms for case in every], budget)
     return [_mixed(nodes, one, totals, cases, error, half, budget) for cases in mixtures]

@@ -51,7 +51,6 @@ as good and is used.
 
 from __future__ import annotations
 
-import bisect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -81,11 +80,14 @@ _SMALL = 2.0**-20
 _NOTHING = 1e-290
 """Prices below this are charged."""
 
+_HALF = 96
+"""Cells of a grid at which nodes are as far apart as is said here; where it is finer, so are they."""
+
 _CELL = 0.05
 """Width of the cells of reports; within one, a report counts as one at an end of it."""
 
 _STEPS: FloatArray = np.concatenate([1.3 ** np.arange(5.0), 4.0 * 2.5 ** np.arange(40.0)])
-"""Steps between nodes of v, in deviations."""
+"""Steps between nodes of v, in deviations; they are cut in two, which costs little."""
 
 _FEW, _MANY = 80, 4_000
 """From so many senders on groups pay, and nobody needs to be thinned."""
@@ -186,9 +188,9 @@ class _Everybody:
     chance: FloatArray
 
     @classmethod
-    def of(cls, r: float, place: float, share: float) -> _Everybody:
+    def of(cls, r: float, place: float, share: float, fine: float) -> _Everybody:
         width = r * math.sqrt(1.0 - place**2)
-        node, chance = (np.ones(1), np.ones(1)) if width == 0.0 else _lognormal(width, share)
+        node, chance = (np.ones(1), np.ones(1)) if width == 0.0 else _lognormal(width, share, fine)
         return cls(r=r, place=place, node=node, chance=chance)
 
     def kinks(self, v: float) -> list[float]:
@@ -234,9 +236,9 @@ class _Middle:
     node: FloatArray
 
     @classmethod
-    def of(cls, r: float, place: float, thin: Thinning, share: float) -> _Middle:
+    def of(cls, r: float, place: float, thin: Thinning, share: float, fine: float) -> _Middle:
         last = max(-r * (thin.at + panels.quantile(share) - r), 0.1 * r)
-        steps = _STEP * r * math.sqrt(1.0 - place**2) * np.array([1.0] * 6 + [1.5, 2.0] + [3.0] * 64)
+        steps = _finer(_STEP * r * math.sqrt(1.0 - place**2) * np.array([1.0] * 6 + [1.5, 2.0] + [3.0] * 64), fine)
         log = np.append(0.0, np.cumsum(steps))
         log = np.append(log[log < last], last)
         return cls(r=r, place=place, thin=thin, node=(1.0 - thin.stray) * np.exp(log))
@@ -276,12 +278,12 @@ def _between(at: FloatArray) -> FloatArray:
 _Place = _Everybody | _End | _Middle
 
 
-def _user(r: float, place: float, thin: Thinning, share: float) -> _Place:
+def _user(r: float, place: float, thin: Thinning, share: float, fine: float) -> _Place:
     if thin.kept == 1.0:
-        return _Everybody.of(r, place, share)
+        return _Everybody.of(r, place, share, fine)
     if abs(place) == 1.0:
         return _End(r=r, place=place, thin=thin, node=np.ones(1))
-    return _Middle.of(r, place, thin, share)
+    return _Middle.of(r, place, thin, share, fine)
 
 
 def _gauss(edges: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -290,14 +292,21 @@ def _gauss(edges: FloatArray) -> tuple[FloatArray, FloatArray]:
     return edges[:-1, None] + 0.5 * widths * (_GAUSS + 1.0), 0.5 * widths * _WEIGHTS
 
 
-def _lognormal(width: float, share: float) -> tuple[FloatArray, FloatArray]:
+def _finer(steps: FloatArray, fine: float) -> FloatArray:
+    """Each step cut into some, or each two of them taken together."""
+    if fine < 0.75:
+        return np.add.reduceat(steps, np.arange(0, len(steps), 2))
+    parts = round(fine)
+    return np.repeat(steps / parts, parts)
+
+
+def _lognormal(width: float, share: float, fine: float) -> tuple[FloatArray, FloatArray]:
     """A lognormal of mean 1, spread on nodes from 0 on."""
     last = width - panels.quantile(share)
-    steps = _STEP * np.append(np.cumsum([0.5] + [1.0] * 4), 4.5 + np.cumsum(1.4 ** np.arange(1.0, 12.0)))
+    steps = _STEP * np.cumsum(_finer(np.concatenate([[0.5], np.ones(4), 1.4 ** np.arange(1.0, 12.0)]), fine))
     ends = np.concatenate([-steps[steps < last - 1.0][::-1], steps[steps < last - 1.0], [last]])
     value = np.append(0.0, np.exp(width * ends - 0.5 * width**2))
-    fine = np.union1d(np.linspace(-last, last, math.ceil(2.0 * last / _CELL) + 1), ends)
-    z, weight = _gauss(fine)
+    z, weight = _gauss(np.union1d(np.linspace(-last, last, math.ceil(2.0 * last / _CELL) + 1), ends))
     mass = weight * panels.normal_density(z)
     cell = np.searchsorted(ends, z)
     right = (np.exp(width * z - 0.5 * width**2) - value[cell]) / (value[cell + 1] - value[cell])
@@ -323,11 +332,11 @@ def _half_term(user: _Place, v: float, edges: FloatArray) -> tuple[FloatArray, F
     return (at[:, None] * user.node).ravel(), total.ravel()
 
 
-def _sides(r: float, v: float, share: float) -> tuple[FloatArray, FloatArray]:
+def _sides(r: float, v: float, share: float, fine: float) -> tuple[FloatArray, FloatArray]:
     """Edges of cells of reports below and above the one at which w is v."""
     low, high = panels.quantile(share / max(v, 1.0)), r - panels.quantile(share)
     z = min(max(root(r, v), low), high)
-    below, above = (np.linspace(a, b, math.ceil((b - a) / _CELL) + 1) for a, b in ((low, z), (z, high)))
+    below, above = (np.linspace(a, b, math.ceil(fine * (b - a) / _CELL) + 1) for a, b in ((low, z), (z, high)))
     return below, above
 
 
@@ -359,11 +368,13 @@ def _term(ratio: Ratio, halves: Sequence[tuple[FloatArray, FloatArray]], v: floa
     )  # fmt: skip
 
 
-def _terms(ratio: Ratio, thin: Thinning, cuts: Sequence[float], v: float, share: float) -> list[_Term]:
+def _terms(
+    ratio: Ratio, thin: Thinning, cuts: Sequence[float], v: float, share: float, fine: float = 1.0
+) -> list[_Term]:
     """X(v) + v - 1 of a user between two cuts, for each two."""
     r = 1.0 / ratio.scale
-    below, above = _sides(r, v, share)
-    users = [_user(r, a, thin, share) for a in cuts]
+    below, above = _sides(r, v, share, fine)
+    users = [_user(r, a, thin, share, fine) for a in cuts]
     nothing = np.empty(0), np.empty(0)
     highs = [_half_term(user, v, above) if len(above) > 1 else nothing for user in users[:-1]]
     lows = [_half_term(user, v, below) if len(below) > 1 else nothing for user in users[1:]]
@@ -417,7 +428,8 @@ def _users(
 ) -> tuple[Batch, list[int]]:
     """One user between two of the cuts, for each two and each v; how many laws each v has."""
     weight = nodes.weight
-    terms = [_terms(ratio, thin, cut, v, share) for cut, v in zip(cuts, nodes.value.tolist(), strict=True)]
+    fine = half / _HALF
+    terms = [_terms(ratio, thin, cut, v, share, fine) for cut, v in zip(cuts, nodes.value.tolist(), strict=True)]
     kinds = np.array([len(row) for row in terms])
     sizes = np.array([float(np.mean([term.size for term in row])) for row in terms])
     base = base_for(float(weight @ sizes) / float(weight.sum()), half)
@@ -469,25 +481,26 @@ class Nodes:
     weight: FloatArray
 
     @classmethod
-    def of(cls, laws: Sequence[PricedLaw], parts: Sequence[float], budget: float) -> Nodes:
+    def of(cls, laws: Sequence[PricedLaw], parts: Sequence[float], budget: float, fine: float = 1.0) -> Nodes:
         """`parts` are the chances of the laws."""
         share = np.array(parts) / math.fsum(parts)
         size = 1.25 * float(share @ np.array([float(law.mass @ np.abs(law.gap)) for law in laws]))
         last = max(_end(law, budget) for law in laws)
-        steps = size * np.append(0.5, 0.5 + np.cumsum(_STEPS))
-        ends = np.concatenate([-steps[steps < 0.98][:5][::-1], steps[steps < 0.8 * last], [last]])
+        every = _finer(np.append(0.5, _STEPS), fine)
+        steps, low = size * np.cumsum(every), max(3, 5 * len(every) // (1 + len(_STEPS)))
+        ends = np.concatenate([-steps[steps < 0.98][:low][::-1], steps[steps < 0.8 * last], [last]])
         value = np.append(-1.0, ends)
         chances = []
         for law in laws:
             gap = np.minimum(law.gap, last)
             cell = np.clip(np.searchsorted(value, gap, side="right") - 1, 0, len(value) - 2)
             right = (gap - value[cell]) / (value[cell + 1] - value[cell])
-            chance = np.bincount(cell, law.mass * (1.0 - right), len(value))
-            chance += np.bincount(cell + 1, law.mass * right, len(value))
-            chances.append(chance / chance.sum())
+            mass = np.bincount(cell, law.mass * (1.0 - right), len(value))
+            mass += np.bincount(cell + 1, law.mass * right, len(value))
+            chances.append(mass / mass.sum())
         beyond = [law.infinite + float(law.mass @ np.maximum(law.gap - last, 0.0)) for law in laws]
-        every = np.stack(chances)
-        return cls(value=1.0 + value, chance=every, beyond=np.array(beyond), weight=share @ every)
+        chance = np.stack(chances)
+        return cls(value=1.0 + value, chance=chance, beyond=np.array(beyond), weight=share @ chance)
 
 
 def _end(law: PricedLaw, budget: float) -> float:
@@ -504,7 +517,7 @@ def prices(
     """Prices of f for cases of these chances, `lost` that of all others; the laws `aside` are above S'."""
     keys = sorted(aside)
     parts = [math.fsum(case.chance for case in cases if case.law == key) for key in keys]
-    nodes = Nodes.of([aside[key] for key in keys], parts, budget)
+    nodes = Nodes.of([aside[key] for key in keys], parts, budget, 2.0 * half / _HALF)
     one = _groups(ratio, thin, plan, nodes, half, budget)
     found = sums(one, [case.groups for case in cases], plan.size * budget)
     if plan.lone:
