@@ -27,7 +27,7 @@ SECTIONS = {
     "Explanation": (
         "explanation/shuffle-model.md",
         "explanation/guarantee.md",
-        "explanation/sharper.md",
+        "explanation/report.md",
         "explanation/trust.md",
         "explanation/mathematics.md",
         "explanation/paper.md",

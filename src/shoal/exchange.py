@@ -25,7 +25,7 @@ not. *Fixed size*, m of n: given K, g of the K + 1 are sampled (hypergeometric, 
 probability g / (K + 1), then there are g - 1 terms, otherwise v = 1 and g terms. Proofs are in
 `docs/explanation/guarantee.md`.
 
-Where users are many this is sharpened: `shoal.groups`. Fixed sizes stay with the theorem as it stands here.
+Where users are many this is sharpened: `shoal.groups`.
 
 S is also below the one report in the clear (with its coin), `shoal.prices.of_report`: what is composed is the law of
 the smaller prices of both, and of several thinnings where that pays.

@@ -1,24 +1,26 @@
 """Any crowd, sharper: the exchange theorem applied to itself, and to groups of users.
 
-Terms, letters and thinning as in `shoal.exchange`; K users are kept. `shoal.exchange` takes the worst user for
-every term; users opposite to x' and users at x' have opposite skew, and no crowd has both at once everywhere. Two
-refinements:
+Terms, letters and thinning as in `shoal.exchange`; K users are kept. `shoal.exchange` takes the worst user for every
+term; users opposite to x' and users at x' have opposite skew, and no crowd has both at once everywhere. Two refinements:
 
 **Aside.** K2 of the kept users, chosen by who was kept and what they hold, not by reports, form with user 1 a small
-crowd of their own; S' = E[w(z) | their reports, shuffled] takes the place of w(z) in the f of the other K1 = K -
-K2:
+crowd of their own; S' = E[w(z) | their reports, shuffled] takes the place of w(z) in the f of the other K1 = K - K2:
 
     f = 1 + [(K2 + 1)(v - 1) + sum over i <= K1 of (X_i(v) + v - 1)] / (K + 1),      v = S'.
 
 S' is below the plain theorem's f for K2 users, cut off at 0, and below one report in the clear; v >= 0 is spread on
 nodes.
 
-**Groups.** X of a user at u depends on its *place* a = <u, x'> only; its calls above 0 fall with a and its puts
-below 0 rise. For a in [a0, a1] X is below the law that has the X of a0 above 0, that of a1 below 0 and the rest at
-0. [-1, 1] is cut into m intervals; b users in one of them are below the sum of b such terms, and below the law
-   whose prices are the largest of the m: so is every group, wherever it is. K2 >= m (b - 1) users aside leave a
-   multiple of b in every interval, so that K1 = b floor((K - m (b - 1)) / b) users are groups and nothing else.
-   Proofs: `docs/explanation/sharper.md`.
+**Groups.** X of a user at u depends on its *place* a = <u, x'> only; its calls above 0 fall with a and its puts below 0
+rise. For a in [a0, a1] X is below the law that has the X of a0 above 0, that of a1 below 0 and the rest at 0. [-1, 1]
+is cut into m intervals; b users in one of them are below the sum of b such terms, and below the law whose prices are
+the largest of the m: so is every group, wherever it is. K2 >= m (b - 1) users aside leave a multiple of b in every
+interval, so that K1 = b floor((K - m (b - 1)) / b) users are groups and nothing else.
+
+*Fixed size*, s of n: nobody is thinned. g of user 1 and those aside are drawn, S' is that of g drawn among K2 + 1, and
+the other s - g drawn users, sorted by place, are groups; at most m - 1 of these have users of several intervals and count
+as b users anywhere. A block of g counts as its largest for v and as its smallest for the groups. Proofs:
+`docs/explanation/guarantee.md`, "Sharper with many users".
 
 *At a place.* Under p `(log w, log e)` are normal with correlation a. Without thinning `X = (w - v) e^(-r a y + r^2
 a^2/2) rho`, y ~ N(a r, 1) the report along x', rho an independent lognormal of mean 1 and parameter `r sqrt(1 -
@@ -26,21 +28,22 @@ a^2)`, which is spread on nodes. With thinning 1 / ê is spread on nodes given y
 weights are normal masses. Reports y go in cells, within which X is spread to the ends: masses and shares are
 integrals of positive functions, 6 nodes a cell.
 
-*Which groups.* The rule of `plan`, found by trial: without thinning from 4,000 senders on, b about sqrt(K / rate) /
-4 and 8 intervals; below that b about half of it, few intervals, finer near -1, and t = 0 to 1. Below 80 senders, or
-where sigma is under 1.5 (1.75 for few), one large term decides, which no group makes smaller: the plain theorem is
-as good and is used.
+*Which groups.* The rule of `plan`, found by trial: with many senders (4,000; more where sigma is below 1.5) no thinning, b
+about sqrt(K / rate) / 4 and 8 intervals; with fewer b is up to half of sqrt(K / rate), with 2 or 3 intervals, finer near
+-1, and t from 0 to 1. Below 80 senders or sigma = 1 one large term decides, which no group makes smaller.
 
 *Errors*, next to those of `shoal.exchange` and `shoal.spread`:
 
 1. v beyond the last node, and what the law of S' has at infinity: given v = V a call costs at most `V + 1`, a put
-   `1 + V`, so that a call price C of v costs C of both in the limit; 2 C is charged. K below the number aside: its
-   probability.
+   `1 + V`, so that a call price C of v costs C of both in the limit; 2 C is charged. K below the number aside, and g
+   outside its blocks: their probability.
 2. One term: reports beyond the ends (`Phi(r - high)` and `v Phi(low)` of first moment), 1 / ê or rho beyond its
-   last node (`share` times 1 above and times v below): 4 `share` max(1, v). Masses have a relative error of 2^-24
-   at most: cells are exact to 1e-14, and differences of normal masses over steps of 1 / ê, for sigma up to 1e3, to
-   5e-9 (compared with 60 digits). The rest at 0 is what is left of 1, off by 2^-46 at most: below 2^-20 that is no
-   small part of it, and its first moment is charged. Errors of positions: as error 4 there.
+   last node (`share` times 1 above and times v below): 4 `share` max(1, v). Masses are taken to have a relative error
+   of 2^-24. Cells are exact to 1e-14; differences of normal masses that are good to `4 (8 + x^2) u` at x, over steps
+   of 1 / ê of `0.8 r sqrt(1 - a^2)` or up to four times less, lose a factor of their inverse: 6e-9 for sigma <= 1e3,
+   a <= 0.8 and x < 38.6, where normal masses underflow. With 60 digits 5e-9 was seen. The rest at 0 is what is left
+   of 1, off by 2^-46 at most: below 2^-20 that is no small part of it, and its first moment is charged. Errors of
+   positions: as error 4 there.
 3. The largest prices: made as masses of the law that leads at a point, plus what others lead by next to it, all
    positive. The prices of what comes out are compared with those that went in. If calls (puts) lack a part l, the
    law stretched by 1 + 2 l lacks nothing, as `((1 + s) x - k)+ >= (1 + s)(x - k)+` for k >= 0. If a mean is off by
