@@ -1,7 +1,8 @@
 """Any crowd, sharper: the exchange theorem applied to itself, and to groups of users.
 
 Terms, letters and thinning as in `shoal.exchange`; K users are kept. `shoal.exchange` takes the worst user for every
-term; users opposite to x' and users at x' have opposite skew, and no crowd has both at once everywhere. Two refinements:
+term; users opposite to x' and users at x' have opposite skew, and no crowd has both at once everywhere. So, two
+refinements:
 
 **Aside.** K2 of the kept users, chosen by who was kept and what they hold, not by reports, form with user 1 a small
 crowd of their own; S' = E[w(z) | their reports, shuffled] takes the place of w(z) in the f of the other K1 = K - K2:
@@ -18,9 +19,10 @@ the largest of the m: so is every group, wherever it is. K2 >= m (b - 1) users a
 interval, so that K1 = b floor((K - m (b - 1)) / b) users are groups and nothing else.
 
 *Fixed size*, s of n: nobody is thinned. g of user 1 and those aside are drawn, S' is that of g drawn among K2 + 1, and
-the other s - g drawn users, sorted by place, are groups; at most m - 1 of these have users of several intervals and count
-as b users anywhere. A block of g counts as its largest for v and as its smallest for the groups. Proofs:
-`docs/explanation/guarantee.md`, "Sharper with many users".
+the other s - g drawn users, sorted by place, are groups; at most m - 1 of these have users of several intervals and
+count as b users anywhere. A block of g counts as its largest for v and as its smallest for the groups.
+
+Proofs: `docs/explanation/guarantee.md`, "Sharper with many users".
 
 *At a place.* Under p `(log w, log e)` are normal with correlation a. Without thinning `X = (w - v) e^(-r a y + r^2
 a^2/2) rho`, y ~ N(a r, 1) the report along x', rho an independent lognormal of mean 1 and parameter `r sqrt(1 -
@@ -28,9 +30,10 @@ a^2)`, which is spread on nodes. With thinning 1 / ê is spread on nodes given y
 weights are normal masses. Reports y go in cells, within which X is spread to the ends: masses and shares are
 integrals of positive functions, 6 nodes a cell.
 
-*Which groups.* The rule of `plan`, found by trial: with many senders (4,000; more where sigma is below 1.5) no thinning, b
-about sqrt(K / rate) / 4 and 8 intervals; with fewer b is up to half of sqrt(K / rate), with 2 or 3 intervals, finer near
--1, and t from 0 to 1. Below 80 senders or sigma = 1 one large term decides, which no group makes smaller.
+*Which groups.* The rule of `plan`, found by trial: with many senders (4,000; more where sigma is below 1.5) no
+thinning, b about sqrt(K / rate) / 4 and 8 intervals; with fewer b is up to half of sqrt(K / rate), with 2 or 3
+intervals, finer near -1, and t from 0 to 1. Below 80 senders or sigma = 1 one large term decides, which no group makes
+smaller.
 
 *Errors*, next to those of `shoal.exchange` and `shoal.spread`:
 
