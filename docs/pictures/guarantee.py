@@ -56,8 +56,8 @@ def ratios() -> None:
             bracket = m.epsilon(delta=DELTA)
             alone.append(without_groups(m) / bracket.lower)
             together.append(bracket.upper / bracket.lower)
-        lines.append(Line(label=f"{users:,} users, the theorem alone", x=sigmas, upper=alone))
-        lines.append(Line(label=f"{users:,} users, with groups: the guarantee", x=sigmas, upper=together))
+        lines.append(Line(label=f"{users:,} users, theorem alone", x=sigmas, upper=alone))
+        lines.append(Line(label=f"{users:,} users, with groups", x=sigmas, upper=together))
     lines.append(Line(label="all others opposite", x=sigmas, upper=[1.0] * len(sigmas)))
     draw(
         lines,
