@@ -97,8 +97,9 @@ _BLOCK = 6e-3
 _DEAR = 1.25
 """Below this sigma a term spreads over so many orders of magnitude that sums of it take long."""
 
-_LOUD = 3.0
-"""From this sigma on no single term is large enough for the theorem without groups to be the better one."""
+_LOUD = 2.9
+"""From this sigma on, for 100 senders, no single term is large enough for the theorem without groups to be the better
+one; the more they are the smaller it is, like their sixth root (found by trial)."""
 
 _HALF = 512
 """Cells for which there are as many nodes and blocks as is said here; with more cells there are more of them."""
@@ -432,7 +433,7 @@ def _beside(crowd: Exchange) -> list[Thinning]:
     scale = crowd.ratio.scale
     if crowd.sample is not None:
         places = [-math.inf, 0.75] if crowd.users <= _SMALL else [-math.inf]
-    elif scale < _LOUD:
+    elif scale * (crowd.users * crowd.ratio.rate / 100.0) ** (1.0 / 6.0) < _LOUD:
         places = [1.0] if scale >= _THINNINGS[1][0] else [1.5, 2.5] if scale >= _DEAR else [3.0]
     else:
         return []
