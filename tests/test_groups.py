@@ -357,6 +357,7 @@ def test_users_of_a_fixed_size_are_counted_to_the_safe_side() -> None:
     cases, small, lost, _ = exchange._drawn(few, plan, thin, 1e-20, 1.0)
     assert sum(case.chance for case in cases) == pytest.approx(1.0, abs=1e-12)
     assert lost <= 1e-19
+    assert plan.lone == (len(plan.cuts) - 2) * plan.size  # a group across each end of an interval
     largest = sorted(small)
     for case in cases:
         smallest = next((g for g in reversed(largest) if g < case.law), -1) + 1
