@@ -355,7 +355,6 @@ def echo(monkeypatch):
 def test_a_new_mechanism_is_known_to_all_commands_by_its_fields(echo):
     for command in (("epsilon",), ("delta",), ("rdp",), ("tradeoff",), ("compare",), ("calibrate", "sigma")):
         text = " ".join(run(*command, "--help").stdout.split())
-        assert "|echo}" in text
         assert "--echoes-sent K How often a report is sent (echo)." in text
         assert "--loud Shout (echo)." in text
         assert "checking in (check-in)" in text
