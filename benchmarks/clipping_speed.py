@@ -30,7 +30,7 @@ from shoal.learning import clipping, model
 from shoal.learning.randomness import Source
 
 USERS, CLIP = 6_000, 0.01
-BATCHES = (64, 256, 1_000, 4_096)
+BATCHES = (256, 1_000, 4_096)
 Work = Callable[[], Tensor]
 
 
