@@ -112,8 +112,8 @@ def test_metrics_after_the_checkpoint_are_dropped(digits, tmp_path):
 
 def test_the_same_command_with_the_same_seed_repeats_every_digit(tmp_path):
     """Here and in a process of its own: nothing depends on what was computed before."""
-    words = ["train", "--users", "300", "--sigma", "10", "--rounds", "4", "--crowd", "identical"]
-    words += ["--protocol", "shuffle", "--network", "histograms", "--seed", "5", "--evaluate-every", "1", "--json", "--out"]
+    words = ["train", "--users", "300", "--sigma", "10", "--rounds", "4", "--crowd", "identical", "--json"]
+    words += ["--protocol", "shuffle", "--network", "histograms", "--seed", "5", "--evaluate-every", "1", "--out"]
     program = "import sys; sys.modules['matplotlib'] = None; from shoal.cli import main; main()"
     subprocess.run([sys.executable, "-c", program, *words, str(tmp_path / "one")], check=True, capture_output=True)
     assert CliRunner().invoke(app, [*words, str(tmp_path / "two")]).exit_code == 0
