@@ -30,7 +30,7 @@ from shoal.learning import clipping, model
 from shoal.learning.randomness import Source
 
 USERS, CLIP = 6_000, 0.01
-BATCHES = (64, 256, 1_000, 4_096)
+BATCHES = (256, 1_000, 4_096)
 Work = Callable[[], Tensor]
 
 
@@ -212,9 +212,10 @@ def memory(candidate: str, name: str) -> float:
     return float(done.stdout)
 
 
-def compare(name: str, rounds: int) -> list[str]:
+def compare(name: str, rounds: int, peers: bool) -> list[str]:
     reference = ours(name, 100, torch.channels_last)()
-    found = {label: best(make, name, None if make is plain else reference) for label, make in CANDIDATES.items()}
+    candidates = {k: make for k, make in CANDIDATES.items() if peers or make in (plain, ours)}
+    found = {label: best(make, name, None if make is plain else reference) for label, make in candidates.items()}
     chosen = {label: work for label, work in found.items() if work is not None}
     times: dict[str, list[float]] = {label: [] for label in chosen}
     for _ in range(rounds):
@@ -238,6 +239,7 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--markdown", type=pathlib.Path, help="also write the tables to this file")
     options.add_argument("--rounds", type=int, default=7)
+    options.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True, help="run Opacus as well")
     options.add_argument("--networks", nargs="+", choices=(*model.NETWORKS, *OWN), metavar="NAME")
     options.add_argument("--memory-of", nargs=2, metavar=("CANDIDATE", "NETWORK"), help=argparse.SUPPRESS)
     asked = options.parse_args()
@@ -253,7 +255,11 @@ def main() -> None:
     text = [
         f"Measured on {datetime.date.today()} by `benchmarks/clipping_speed.py` with Python "
         f"{platform.python_version()}, {versions}, one thread: the sum of clipped gradients of {USERS:,} users.",
-        *(line for name in asked.networks or (*model.NETWORKS, *OWN) for line in compare(name, asked.rounds)),
+        *(
+            line
+            for name in asked.networks or (*model.NETWORKS, *OWN)
+            for line in compare(name, asked.rounds, asked.peers)
+        ),
     ]
     joined = "\n".join(f"\n{line}\n" if line.startswith("#") else line for line in text) + "\n"
     print(joined)
