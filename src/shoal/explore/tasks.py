@@ -113,6 +113,7 @@ def first(data: Mapping[str, Any]) -> Iterator[Piece]:
     off = utility.error(asked.mechanism, clip=asked.clip, dimension=asked.dimension)
     yield {
         "piece": "setting", "python": calls.python(asked), "shell": calls.shell(asked), "axis": asked.axis,
+        "now": _written(asked.value(asked.axis)),
         "crowded": asked.crowded, "trust": asked.mechanism.trust, "crowd": getattr(asked.mechanism, "crowd", "only"),
         "error": {
             "total": rounded(off.total, digits=4), "noise": rounded(off.noise, digits=4),
@@ -126,6 +127,8 @@ def first(data: Mapping[str, Any]) -> Iterator[Piece]:
     crowd = "identical" if asked.crowded else "only"
     yield {"piece": "epsilon", "crowd": crowd, **stated(_statement(asked))}
     yield {"piece": "attack", "crowd": crowd, **_attack(asked.mechanism, asked.rounds)}
+    if asked.crowded:
+        yield {"piece": "attack", "crowd": "local", **_attack(_local(asked).mechanism, asked.rounds)}
 
 
 def any_crowd(data: Mapping[str, Any]) -> Iterator[Piece]:
@@ -187,7 +190,12 @@ def xs(asked: Setting, steps: int) -> list[float]:
 
 
 def _point(x: float, found: Interval) -> Piece:
-    return {"x": x, "xtext": f"{int(x):,}" if x == int(x) and x < 1e15 else short(x, 10), **bracket(found)}
+    return {"x": x, "xtext": _written(x), **bracket(found)}
+
+
+def _written(x: float) -> str:
+    """A value of an axis, as people write it."""
+    return f"{int(x):,}" if x == int(x) and x < 1e15 else short(x, 10)
 
 
 def solve(data: Mapping[str, Any]) -> Iterator[Piece]:
