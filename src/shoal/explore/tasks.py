@@ -114,6 +114,7 @@ def first(data: Mapping[str, Any]) -> Iterator[Piece]:
     yield {
         "piece": "setting", "python": calls.python(asked), "shell": calls.shell(asked), "axis": asked.axis,
         "now": _written(asked.value(asked.axis)),
+        "whole": {name: _written(asked.value(name)) for name in setting.parameters(asked.mechanism.label) if name in WHOLE},
         "crowded": asked.crowded, "trust": asked.mechanism.trust, "crowd": getattr(asked.mechanism, "crowd", "only"),
         "error": {
             "total": rounded(off.total, digits=4), "noise": rounded(off.noise, digits=4),

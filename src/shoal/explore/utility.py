@@ -18,7 +18,7 @@ class Error:
     noise: float
     sampling: float
     estimate: str
-    """What is estimated by what, in words."""
+    """What is off from what: the beginning of a sentence."""
 
     @property
     def total(self) -> float:
@@ -43,17 +43,27 @@ def error(mechanism: Mechanism, *, clip: float, dimension: int) -> Error:
     """
     one = clip * mechanism.sigma * math.sqrt(dimension)
     if isinstance(mechanism, Shuffle):
-        return Error(noise=one / math.sqrt(mechanism.users) * _UP, sampling=0.0, estimate="the mean of all reports")
+        return Error(
+            noise=one / math.sqrt(mechanism.users) * _UP,
+            sampling=0.0,
+            estimate="The mean of all reports is off the users' mean",
+        )
     if isinstance(mechanism, SubsampledShuffle):
         n, m = mechanism.users, mechanism.sample
         part = (n - m) / (n - 1) if n > 1 else 0.0
         drawn = clip * math.sqrt(part / m) * _UP
-        return Error(noise=one / math.sqrt(m) * _UP, sampling=drawn, estimate="the mean of the sampled reports")
+        return Error(
+            noise=one / math.sqrt(m) * _UP,
+            sampling=drawn,
+            estimate="The mean of the sampled reports is off the users' mean",
+        )
     if isinstance(mechanism, ShuffledCheckIn):
         expected = mechanism.rate * mechanism.users
         drawn = clip * math.sqrt((1.0 - mechanism.rate) / expected) * _UP
         return Error(
-            noise=one / math.sqrt(expected) * _UP, sampling=drawn, estimate="the sum of reports / (rate · users)"
+            noise=one / math.sqrt(expected) * _UP,
+            sampling=drawn,
+            estimate="The sum of reports / (rate · users) is off the users' mean",
         )
-    what = "one report" if mechanism.label == "local" else "the sum of one batch"
+    what = "One report is off its vector" if mechanism.label == "local" else "One batch's sum is off the true sum"
     return Error(noise=one * _UP, sampling=0.0, estimate=what)

@@ -4,16 +4,22 @@ import { draw } from "./build.js";
 
 const MARGIN = { left: 58, top: 14, bottom: 44 };
 
-// From the tick below the least value to the tick above the largest.
-function range(values, ticks, most) {
+// Marks inside a range: 1, 2, 5 of each power of ten, or only powers, or only some of them, as there is room.
+function inside(low, high, ticks, most) {
+  const every = ticks.filter((tick) => tick.value >= low * 0.9999 && tick.value <= high * 1.0001);
+  if (every.length <= most) return every;
+  const powers = every.filter((tick) => tick.digit === 1);
+  return powers.filter((_, i) => i % Math.ceil(powers.length / most) === 0);
+}
+
+// From the mark below the least value to the mark above the largest.
+function around(values, ticks, most) {
   const low = Math.min(...values), high = Math.max(...values);
-  const whole = Math.log10(high / low) > 2.5 ? ticks.filter((tick) => tick.digit === 1) : ticks;
-  const from = whole.findLast((tick) => tick.value <= low * 1.0001) ?? whole[0];
-  const to = whole.find((tick) => tick.value >= high * 0.9999) ?? whole.at(-1);
-  let inside = whole.filter((tick) => tick.value >= from.value && tick.value <= to.value);
-  if (inside.length < 2) inside = [from, whole[whole.indexOf(from) + 1]];
-  const step = Math.ceil(inside.length / most);
-  return { low: from.value, high: inside.at(-1).value, ticks: inside.filter((_, i) => i % step === 0) };
+  const marks = Math.log10(high / low) > 2.5 ? ticks.filter((tick) => tick.digit === 1) : ticks;
+  const from = marks.findLast((tick) => tick.value <= low * 1.0001) ?? marks[0];
+  let to = marks.find((tick) => tick.value >= high * 0.9999) ?? marks.at(-1);
+  if (to === from) to = marks[marks.indexOf(from) + 1];
+  return { low: from.value, high: to.value, ticks: inside(from.value, to.value, ticks, most) };
 }
 
 function path(points) {
@@ -25,13 +31,14 @@ export function chart(where, picture, ticks) {
   const lines = picture.lines.map((line) => ({ ...line, points: line.points.filter((p) => p.upper > 0) })).filter((line) => line.points.length);
   if (!lines.length) { where.replaceChildren(); return; }
   const width = Math.max(300, where.clientWidth || 560), height = Math.round(Math.min(340, Math.max(250, 0.62 * width)));
-  const longest = Math.max(...lines.map((line) => line.label.length));
-  const right = Math.min(0.3 * width, 14 + 6.6 * longest);
+  const longest = Math.max(...lines.map((line) => (line.short ?? line.label).length));
+  const right = 14 + 7.2 * longest;
   const all = lines.flatMap((line) => line.points);
   const across = width - MARGIN.left - right, down = height - MARGIN.top - MARGIN.bottom;
   const xs = all.map((p) => p.x);
-  const x = picture.fixed ? range(xs, ticks, 6) : { low: Math.min(...xs), high: Math.max(...xs), ticks: range(xs, ticks, across / 62).ticks };
-  const y = range(all.flatMap((p) => p.lower > 0 && p.lower > p.upper / 20 ? [p.lower, p.upper] : [p.upper]), ticks, 6);
+  const x = picture.fixed ? around(xs, ticks, across / 48) : { low: Math.min(...xs), high: Math.max(...xs) };
+  x.ticks ??= inside(x.low, x.high, ticks, across / 52);
+  const y = around(all.flatMap((p) => p.lower > 0 && p.lower > p.upper / 20 ? [p.lower, p.upper] : [p.upper]), ticks, 7);
   if (!(x.high > x.low)) x.high = 1.01 * x.low;
   const px = (value) => MARGIN.left + across * Math.log(value / x.low) / Math.log(x.high / x.low);
   const py = (value) => MARGIN.top + down * (1 - Math.log(Math.max(value, y.low) / y.low) / Math.log(y.high / y.low));
@@ -40,7 +47,7 @@ export function chart(where, picture, ticks) {
     svg.append(draw("line", { class: "grid", x1: MARGIN.left, x2: MARGIN.left + across, y1: py(tick.value), y2: py(tick.value) }));
     svg.append(draw("text", { class: "tick", x: MARGIN.left - 8, y: py(tick.value) + 4, "text-anchor": "end" }, tick.text));
   }
-  for (const tick of x.ticks.filter((tick) => tick.value >= x.low * 0.999 && tick.value <= x.high * 1.001)) {
+  for (const tick of x.ticks) {
     svg.append(draw("line", { class: "grid", x1: px(tick.value), x2: px(tick.value), y1: MARGIN.top, y2: MARGIN.top + down }));
     svg.append(draw("text", { class: "tick", x: px(tick.value), y: height - 26, "text-anchor": "middle" }, tick.text));
   }
@@ -60,11 +67,11 @@ export function chart(where, picture, ticks) {
         draw("title", {}, `${line.label}, ${picture.xname} ${p.xtext}: between ${p.text.lower} and ${p.text.upper}`)));
     }
     const last = points.at(-1);
-    labels.push({ name: line.name, text: line.label, at: py(last.upper) });
+    labels.push({ name: line.name, text: line.short ?? line.label, at: py(last.upper) });
   }
   if (picture.mark) {
     svg.append(draw("line", { class: "now", x1: px(picture.mark.x), x2: px(picture.mark.x), y1: MARGIN.top, y2: MARGIN.top + down }));
-    for (const p of picture.mark.points) {
+    for (const p of picture.mark.points.toReversed()) {
       if (p.upper > 0) svg.append(draw("circle", { class: `mark ${p.name}`, cx: px(picture.mark.x), cy: py(p.upper), r: 5 }));
     }
   }
@@ -82,13 +89,13 @@ export function chart(where, picture, ticks) {
 export function ruler(where, marks, ticks) {
   const shown = marks.filter((mark) => mark.value > 0);
   if (!shown.length) { where.replaceChildren(); return; }
-  const width = Math.max(280, where.clientWidth || 600), height = 62, left = 10, across = width - 20;
-  const { low, high, ticks: inside } = range([...shown.map((mark) => mark.value), 0.1, 10], ticks.filter((tick) => tick.digit === 1), width / 56);
+  const width = Math.max(280, where.clientWidth || 600), height = 62, left = 26, across = width - 2 * left;
+  const { low, high, ticks: shownTicks } = around([...shown.map((mark) => mark.value), 0.1, 10], ticks.filter((tick) => tick.digit === 1), width / 56);
   const px = (value) => left + across * Math.log(value / low) / Math.log(high / low);
   const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", class: "picture",
     "aria-label": `Epsilon on a logarithmic scale: ${shown.map((mark) => `${mark.label} ${mark.text}`).join(", ")}` });
   svg.append(draw("line", { class: "rail", x1: left, x2: left + across, y1: 30, y2: 30 }));
-  for (const tick of inside) {
+  for (const tick of shownTicks) {
     svg.append(draw("line", { class: "grid", x1: px(tick.value), x2: px(tick.value), y1: 25, y2: 35 }));
     svg.append(draw("text", { class: "tick", x: px(tick.value), y: 52, "text-anchor": "middle" }, tick.text));
   }

@@ -11,7 +11,7 @@ import { read, write } from "./state.js";
 const PACE = 40; // milliseconds between two questions while a slider moves
 const CROWDS = {
   any: { label: "any crowd", words: "nothing about the other users’ vectors" },
-  identical: { label: "identical crowd", words: "all others hold one vector (the paper’s idealised crowd)" },
+  identical: { label: "identical crowd", short: "identical", words: "all others hold one vector (the paper’s idealised crowd)" },
   local: { label: "no shuffler", words: "the server sees who sent what, in every round" },
   only: { label: "ε", words: "no other user matters" },
 };
@@ -136,8 +136,12 @@ function takeSetting(piece) {
   put(get("python"), piece.python);
   put(get("shell"), piece.shell);
   const { error } = piece;
-  get("cost-words").replaceChildren("One round estimates the users’ mean with a root mean square error of at most ", make("strong", { id: "cost" }, error.total), ` (${error.relative} times C).`);
-  put(get("cost-more"), `Estimate: ${error.estimate}. The noise alone: ${error.noise}; who happens to take part: at most ${error.sampling}.`);
+  get("cost-words").replaceChildren(`${error.estimate} by at most `, make("strong", { id: "cost" }, error.total), ` (root mean square), ${error.relative} times C.`);
+  put(get("cost-more"), `The noise alone: ${error.noise}. Who happens to take part: at most ${error.sampling}.`);
+  // A whole number is shown with its commas once nobody is typing it.
+  for (const [name, text] of Object.entries(piece.whole)) {
+    if (document.activeElement?.id !== name && /^[0-9]+$/.test(state[name])) { state[name] = text; controls[name].set(text); }
+  }
 }
 function takeEpsilon(piece) {
   answers[piece.crowd] = piece;
@@ -216,7 +220,7 @@ function show() {
   get("crowds").replaceChildren(...rows().map((name) => {
     const found = answers[name];
     return make("tr", { "data-crowd": name, class: `${fresh.has(name) ? "" : "stale"} ${name === main ? "main" : ""}` },
-      make("th", { scope: "row" }, make("i", { class: `swatch ${name}`, "aria-hidden": "true" }), make("span", {}, make("b", {}, CROWDS[name].label), " ", make("span", { class: "soft" }, CROWDS[name].words))),
+      make("th", { scope: "row" }, make("span", { class: "assumed" }, make("i", { class: `swatch ${name}`, "aria-hidden": "true" }), make("span", {}, make("b", {}, CROWDS[name].label), " ", make("span", { class: "soft words" }, CROWDS[name].words)))),
       make("td", { class: "upper" }, found ? found.epsilon.text.upper : "…"),
       make("td", { class: "lower" }, found ? found.epsilon.text.lower : "…"));
   }));
@@ -228,22 +232,18 @@ function showCurve() {
   const shown = rows().filter((name) => (name !== "local" || state.local) && curves[name]?.length);
   const axis = setting?.axis ?? state.axis;
   const name = page.fields[axis].label;
-  put(get("h-curve"), `ε against ${name === "δ" || axis === "sigma" ? name : name.toLowerCase()}`);
-  const now = curves[shown.find((crowd) => crowd !== "any")]?.find((p) => p.xtext === present(axis)) ?? null;
+  put(get("h-curve"), `ε against ${name[0].toLowerCase()}${name.slice(1)}`);
+  const now = shown.flatMap((crowd) => curves[crowd]).find((p) => p.xtext === setting?.now) ?? null;
   const marks = now && shown.flatMap((crowd) => curves[crowd].filter((p) => p.x === now.x).map((p) => ({ name: crowd, upper: p.upper })));
   const label = `Epsilon against ${name}, ${shown.map((crowd) => CROWDS[crowd].label).join(", ")}`;
   get("curve").classList.toggle("stale", !fresh.has("curve"));
   chart(get("curve"), {
     label, xlabel: name, ylabel: "ε (upper bound; band: bracket)", xname: name,
-    lines: shown.map((crowd) => ({ name: crowd, label: CROWDS[crowd].label, points: curves[crowd], dots: crowd === "any" && curves[crowd].length < 16 })),
+    lines: shown.map((crowd) => ({ name: crowd, label: CROWDS[crowd].label, short: CROWDS[crowd].short, points: curves[crowd], dots: crowd === "any" && curves[crowd].length < 16 })),
     mark: now && { x: now.x, points: marks },
   }, page.ticks);
   table(get("curve-table"), ["crowd", name, "ε at least", "ε at most"],
     shown.flatMap((crowd) => curves[crowd].map((p) => [CROWDS[crowd].label, p.xtext, p.text.lower, p.text.upper])));
-}
-function present(axis) {
-  // The server marks the present point by giving it among the points; its text is that of the field, read by the server.
-  return setting?.now ?? state[axis];
 }
 function showAttack() {
   const main = headline();
@@ -259,7 +259,7 @@ function showAttack() {
   const label = `True positive rate of the best attack against its false positive rate, ${shown.map((name) => CROWDS[name].label).join(", ")}, and guessing`;
   chart(get("attack"), {
     label, xlabel: "wrong (false positive rate)", ylabel: "right (true positive rate)", xname: "wrong", fixed: true,
-    lines: [...shown.map((name) => ({ name, label: name === "only" ? "best attack" : CROWDS[name].label, points: attacks[name].points })), { name: "guess", label: "guessing", points: guess }],
+    lines: [...shown.map((name) => ({ name, label: name === "only" ? "best attack" : CROWDS[name].label, short: CROWDS[name].short, points: attacks[name].points })), { name: "guess", label: "guessing", points: guess }],
     mark: null,
   }, page.ticks);
   table(get("attack-table"), ["crowd", "false positive rate", "true positive rate at least", "at most"],
