@@ -110,11 +110,12 @@ def page(_: Mapping[str, Any]) -> Iterator[Piece]:
 def first(data: Mapping[str, Any]) -> Iterator[Piece]:
     """What comes at once: the calls, what the noise costs, without a shuffler, and the identical crowd."""
     asked = setting.read(data["state"])
+    named = setting.parameters(asked.mechanism.label)
     off = utility.error(asked.mechanism, clip=asked.clip, dimension=asked.dimension)
     yield {
         "piece": "setting", "python": calls.python(asked), "shell": calls.shell(asked), "axis": asked.axis,
         "now": _written(asked.value(asked.axis)),
-        "whole": {name: _written(asked.value(name)) for name in setting.parameters(asked.mechanism.label) if name in WHOLE},
+        "whole": {name: _written(asked.value(name)) for name in WHOLE if name in named},
         "crowded": asked.crowded, "trust": asked.mechanism.trust, "crowd": getattr(asked.mechanism, "crowd", "only"),
         "error": {
             "total": rounded(off.total, digits=4), "noise": rounded(off.noise, digits=4),

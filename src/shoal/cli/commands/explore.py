@@ -1,4 +1,4 @@
-"""`shoal explore`: a page to look at privacy with."""
+"""The command `shoal explore`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from shoal import _extras
 
 
 def explore(
@@ -26,12 +28,11 @@ def explore(
 
     shoal explore
 
-    shoal explore 'mechanism=shuffle&users=60000&sigma=9.48&delta=1/60000&rounds=7' --no-browser
+    shoal explore 'mechanism=shuffle&users=1000&sigma=3' --no-browser
     """
-    try:
-        from shoal.explore import server
-    except ModuleNotFoundError as error:
-        raise ValueError(f"explore needs {error.name}: pip install 'shoal[explore]'") from None
+    _extras.need("explore needs starlette and uvicorn", "explore", "starlette", "uvicorn")
+    from shoal.explore import server
+
     text = None
     if budget is not None:
         from shoal.explore.budget import text_of
