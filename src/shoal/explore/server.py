@@ -262,7 +262,8 @@ def run(*, show: bool = True, fragment: str = "", budget: str | None = None) -> 
         door.bind((LOOPBACK, 0))
         port = door.getsockname()[1]
         address = f"http://{LOOPBACK}:{port}/{secret}/" + (f"#{fragment}" if fragment else "")
-        asyncio.run(_serve(door, port, secret, address, show, budget))
+        with contextlib.suppress(KeyboardInterrupt):  # how it is meant to end
+            asyncio.run(_serve(door, port, secret, address, show, budget))
 
 
 async def _serve(door: socket.socket, port: int, secret: str, address: str, show: bool, budget: str | None) -> None:

@@ -177,8 +177,10 @@ function takeError(piece) {
   busy("");
   wrong(piece);
   setting = null;
-  answers = {};
+  [answers, attacks, curves] = [{}, {}, {}]; // no number stands beside a setting that has none
   show();
+  showAttack();
+  showCurve();
 }
 function takeEnd() { busy(""); }
 
@@ -211,15 +213,16 @@ function show() {
   const main = headline();
   const piece = answers[main], isFresh = fresh.has(main);
   put(get("hero"), piece ? piece.epsilon.text.upper : "…");
-  get("hero").classList.toggle("stale", !isFresh);
+  get("hero").classList.toggle("stale", Boolean(piece) && !isFresh);
+  get("hero").dataset.main = main;
   put(get("hero-words"), piece ? `for ${main === "only" ? state.mechanism : CROWDS[main].label}` : "");
   put(get("sticky"), piece ? `ε ≤ ${piece.epsilon.text.upper}` : "ε …");
   put(get("sticky-name"), main === "only" ? state.mechanism : CROWDS[main].label);
   put(get("sentence"), piece ? piece.sentence : "");
-  get("sentence").classList.toggle("stale", !isFresh);
+  get("sentence").classList.toggle("stale", Boolean(piece) && !isFresh);
   get("crowds").replaceChildren(...rows().map((name) => {
     const found = answers[name];
-    return make("tr", { "data-crowd": name, class: `${fresh.has(name) ? "" : "stale"} ${name === main ? "main" : ""}` },
+    return make("tr", { "data-crowd": name, class: `${found && !fresh.has(name) ? "stale" : ""} ${name === main ? "main" : ""}` },
       make("th", { scope: "row" }, make("span", { class: "assumed" }, make("i", { class: `swatch ${name}`, "aria-hidden": "true" }), make("span", {}, make("b", {}, CROWDS[name].label), " ", make("span", { class: "soft words" }, CROWDS[name].words)))),
       make("td", { class: "upper" }, found ? found.epsilon.text.upper : "…"),
       make("td", { class: "lower" }, found ? found.epsilon.text.lower : "…"));
@@ -251,7 +254,7 @@ function showAttack() {
   const odds = get("odds").value || "100";
   const found = piece?.cases.find((one) => one.odds === odds);
   put(get("right"), found ? found.right : "…");
-  get("right").classList.toggle("stale", !found || !fresh.has("attack"));
+  get("right").classList.toggle("stale", Boolean(found) && !fresh.has("attack"));
   put(get("of"), odds);
   get("attack").classList.toggle("stale", !fresh.has("attack"));
   const shown = rows().filter((name) => attacks[name]);
