@@ -110,7 +110,7 @@ def pieces(
     part = min(1.0, cost / target)
     yield {
         "piece": "spent", **stated(statement), "exceeded": cost > target, "part": part,
-        "percent": rounded(100.0 * cost / target, digits=3), "left": rounded(left, "down"),
+        "percent": rounded(100.0 * cost / target, digits=3), "left": rounded(left, "down"), "budget": short(target),
     }  # fmt: skip
     which = _validate.integer("next", data.get("next", len(entries) - 1), minimum=0, maximum=len(entries) - 1)
     try:

@@ -219,7 +219,7 @@ def solve(data: Mapping[str, Any]) -> Iterator[Piece]:
         # More noise is more private; that the printed one meets the target was still computed, not concluded.
         if m.replace(sigma=float(text)).epsilon(delta=asked.delta, rounds=asked.rounds).upper > asked.epsilon:
             text = repr(sigma)
-    yield {"piece": "found", "field": asked.find, "text": text, "words": words}
+    yield {"piece": "found", "field": asked.find, "text": text, "words": words, "crowd": getattr(m, "crowd", "only")}
 
 
 def spent(data: Mapping[str, Any]) -> Iterator[Piece]:

@@ -60,7 +60,7 @@ export function budget(page) {
       fill("spent-epsilon", piece.epsilon.text.upper);
       fill("spent-left", piece.left);
       put(get("spent-percent"), `${piece.percent}% of the budget${piece.exceeded ? ": exceeded" : ""}`);
-      put(get("spent-budget"), "of what was set");
+      put(get("spent-budget"), `of a budget of ${piece.budget}`);
       get("spent").classList.toggle("exceeded", piece.exceeded);
       get("meter").value = piece.part;
       put(get("budget-sentence"), piece.sentence);

@@ -19,7 +19,7 @@ const CROWDS = {
 const page = await (await fetch("api/fields")).json();
 let state = read(page.fields);
 let kind = page.kinds[state.mechanism] ?? page.kinds["check-in"];
-let answers = {}, attacks = {}, curves = {}, setting = null, fresh = new Set();
+let answers = {}, attacks = {}, curves = {}, setting = null, problem = false, fresh = new Set();
 
 // Controls
 
@@ -99,8 +99,8 @@ function follow() {
     control.mark({ found: state.hold === name, locked: part && state.keep === name, lockable: part });
   }
   if (state.hold) {
-    const others = triple().length === 3 ? ` ${page.fields[state.keep].label} stays as it is.` : "";
-    put(get("hold-words"), `${page.fields[state.hold].label} is found for ${CROWDS[kind.crowded ? state.crowd : "only"].label === "ε" ? "you" : CROWDS[state.crowd].label}: move anything else.${others}`);
+    const others = triple().length === 3 ? ` Locked: ${page.fields[state.keep].label[0].toLowerCase()}${page.fields[state.keep].label.slice(1)}.` : "";
+    put(get("hold-words"), `${page.fields[state.hold].label} is found${kind.crowded ? ` for ${CROWDS[headline()].label}` : ""}: move anything else.${others}`);
   }
   const names = make("b", {}, state.mechanism);
   get("verdict").replaceChildren("This is ", names, `: ${kind.trust}.`);
@@ -122,7 +122,7 @@ function question() {
   remember();
   busy("computing …");
   stale();
-  const texts = { ...state, hold: state.hold };
+  const texts = { ...state };
   for (const name of ["tab", "keep", "odds", "local"]) delete texts[name];
   ask("answers", { state: texts }, (piece) => { if (mine === turn) take(piece); });
 }
@@ -164,9 +164,14 @@ function takeCurve(piece) {
   showCurve();
 }
 function takeFound(piece) {
+  const name = page.fields[piece.field].label;
+  if (piece.crowd === "identical" && headline() === "any") {
+    put(get("hold-words"), `${name}: ${piece.text} for an identical crowd. Any crowd follows; this may take some seconds …`);
+    return;
+  }
   state[piece.field] = piece.text;
   controls[piece.field].set(piece.text);
-  put(get("hold-words"), `${page.fields[piece.field].label}: ${piece.text}, ${piece.words}.`);
+  put(get("hold-words"), `${name}: ${piece.text}, ${piece.words}.`);
   remember();
 }
 function takeNote(piece) {
@@ -185,6 +190,7 @@ function takeError(piece) {
 function takeEnd() { busy(""); }
 
 function wrong(piece) {
+  problem = Boolean(piece?.field);
   for (const [name, control] of Object.entries(controls)) control.wrong(piece?.field === name ? piece.text : null);
   const places = { adjacency: "error-adjacency" };
   for (const [field, id] of [["adjacency", "error-adjacency"], [null, "error-page"]]) {
@@ -215,8 +221,8 @@ function show() {
   put(get("hero"), piece ? piece.epsilon.text.upper : "…");
   get("hero").classList.toggle("stale", Boolean(piece) && !isFresh);
   get("hero").dataset.main = main;
-  put(get("hero-words"), piece ? `for ${main === "only" ? state.mechanism : CROWDS[main].label}` : "");
-  put(get("sticky"), piece ? `ε ≤ ${piece.epsilon.text.upper}` : "ε …");
+  put(get("hero-words"), piece ? `for ${main === "only" ? state.mechanism : CROWDS[main].label}` : problem ? "the marked field needs another value" : "");
+  put(get("sticky"), piece ? `ε ≤ ${piece.epsilon.text.upper}` : problem ? "see the marked field" : "ε …");
   put(get("sticky-name"), main === "only" ? state.mechanism : CROWDS[main].label);
   put(get("sentence"), piece ? piece.sentence : "");
   get("sentence").classList.toggle("stale", Boolean(piece) && !isFresh);
@@ -333,4 +339,5 @@ budget(page);
 if (page.budget && !location.hash) state.tab = "budget";
 open(state.tab);
 follow();
+show();
 send(true);
