@@ -6,6 +6,7 @@ import json
 import math
 import re
 import shlex
+import sys
 import warnings
 
 import numpy as np
@@ -321,6 +322,20 @@ def test_other_files_are_refused_in_one_sentence(text, words):
     (found,) = pieces("spent", text=text)
     assert found["piece"] == "error"
     assert words in found["text"]
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="Flower needs Python 3.11")
+def test_an_analyst_s_folder_brings_its_budget(tmp_path):
+    from shoal.integrations.flower.analyst import Analyst, Settings
+    from shoal.integrations.flower.report import Task
+
+    terms = {"minimum": 50, "epsilon": 2.0, "delta": 1e-7, "clip": 1.0, "sigma": 3.0, "rate": 0.5}
+    task = Task(name="t", dimension=3, **terms)
+    Analyst.create(tmp_path / "a", Settings(task=task, rounds=2, epoch=2)).close()
+    found = budget.read(budget.text_of(tmp_path / "a"))
+    assert (found.epsilon, found.delta, len(found.rounds)) == (2.0, 1e-7, 0)
+    with pytest.raises(ValueError, match="shoal analyst init"):
+        budget.text_of(tmp_path)
 
 
 def test_an_empty_ledger_has_cost_nothing():
