@@ -69,7 +69,7 @@ FIELDS = {
         stops=tuple(_stops(0, 6, _STEPS, whole=True)),
     ),
     "delta": Field(
-        label="δ", help="chance that ε may fail; well below 1 / users", start="1e-05",
+        label="δ", help="what ε may leave out; choose it well below 1 / users", start="1e-05",
         stops=tuple(_stops(-12, -1, ("1", "2", "3", "5", "7"))),
     ),
     "epsilon": Field(

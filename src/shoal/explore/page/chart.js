@@ -2,7 +2,7 @@
 
 import { draw } from "./build.js";
 
-const MARGIN = { left: 58, top: 14, bottom: 44 };
+const MARGIN = { left: 66, top: 14, bottom: 44 };
 
 // Marks inside a range: 1, 2, 5 of each power of ten, or only powers, or only some of them, as there is room.
 function inside(low, high, ticks, most) {
@@ -52,7 +52,7 @@ export function chart(where, picture, ticks) {
     svg.append(draw("text", { class: "tick", x: px(tick.value), y: height - 26, "text-anchor": "middle" }, tick.text));
   }
   svg.append(draw("text", { class: "axis", x: MARGIN.left + across / 2, y: height - 7, "text-anchor": "middle" }, picture.xlabel));
-  svg.append(draw("text", { class: "axis", x: -(MARGIN.top + down / 2), y: 12, "text-anchor": "middle", transform: "rotate(-90)" }, picture.ylabel));
+  svg.append(draw("text", { class: "axis", x: -(MARGIN.top + down / 2), y: 11, "text-anchor": "middle", transform: "rotate(-90)" }, picture.ylabel));
   const labels = [];
   for (const line of lines) {
     const points = line.points;
@@ -99,7 +99,8 @@ export function ruler(where, marks, ticks) {
     svg.append(draw("line", { class: "grid", x1: px(tick.value), x2: px(tick.value), y1: 25, y2: 35 }));
     svg.append(draw("text", { class: "tick", x: px(tick.value), y: 52, "text-anchor": "middle" }, tick.text));
   }
-  for (const mark of shown) {
+  // The large one first: a small one beside it stays in sight.
+  for (const mark of shown.toSorted((a, b) => Number(b.main) - Number(a.main))) {
     svg.append(draw("circle", { class: `mark ${mark.name}`, cx: px(mark.value), cy: 30, r: mark.main ? 8 : 5 }, draw("title", {}, `${mark.label}: ${mark.text}`)));
   }
   where.replaceChildren(svg);
