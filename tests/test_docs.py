@@ -63,7 +63,7 @@ def test_examples_in_the_help_run(tmp_path, monkeypatch):
     assert len(examples) >= 12
     for example in examples:
         words = shlex.split(example)[1:]
-        if words[0] == "train" or words[:2] == ["reproduce", "all"] or "--run" in words:
+        if words[0] in ("train", "explore") or words[:2] == ["reproduce", "all"] or "--run" in words:
             # Minutes or more, and run in tests of their own: here the words must be understood.
             get_command(app).commands[words[0]].make_context(words[0], words[1:])
             continue

@@ -35,6 +35,7 @@ RANKS = [
     {"paper"},
     {"learning"},
     {"integrations"},
+    {"explore"},
     {"cli"},
 ]
 RANK = {name: i for i, names in enumerate(RANKS) for name in names}

@@ -12,6 +12,7 @@ from latex2mathml.converter import convert
 SECTIONS = {
     "Start": ("index.md",),
     "How to": (
+        "howto/explore.md",
         "howto/account.md",
         "howto/calibrate.md",
         "howto/combine.md",

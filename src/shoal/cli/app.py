@@ -13,6 +13,7 @@ from shoal.cli.commands.compare import compare
 from shoal.cli.commands.delta import delta
 from shoal.cli.commands.demo import demo
 from shoal.cli.commands.epsilon import epsilon
+from shoal.cli.commands.explore import explore
 from shoal.cli.commands.flower import deploy, enrol, join, new, proxy, simulate
 from shoal.cli.commands.rdp import rdp
 from shoal.cli.commands.reproduce import reproduce
@@ -56,7 +57,7 @@ def top(
     pass
 
 
-add(app, epsilon, delta, rdp, tradeoff, compare, demo, audit, train, reproduce)
+add(app, epsilon, delta, rdp, tradeoff, compare, explore, demo, audit, train, reproduce)
 add(calibrate, sigma, rounds, users)
 add(analyst, init, admit, restore, skip, serve, status)
 add(analyst, export, name="model")
