@@ -82,8 +82,7 @@ _THINNINGS = ((2.5, (1.0,)), (1.75, (1.5, 3.0)), (1.25, (1.5, 2.5, 3.5)), (0.5, 
 """Thinnings from each sigma on: with much noise one is as good as any, with little the best one depends on delta."""
 
 _FOR_FEW = ((1.75, (0.0, 1.0, 2.25)), (0.5, (0.0, 1.0, 2.0, 3.25)), (0.0, ()))
-_FOR_SIZES = ((1.75, (1.0,)), (1.25, (1.0, 1.75)), (0.5, (1.0, 2.75)), (0.0, ()))
-"""The same for few users and for fixed sizes; with less noise hardly anybody is kept."""
+"""The same for few users; with less noise hardly anybody is kept."""
 
 _SCALE_EDGES, _USER_EDGES, _SENDER_EDGES = (0.5, 1.25, 1.75, 2.5), (16, 300), (80, 400, 800, 4_000)
 """Where these rules, and those of `shoal.groups`, change."""
@@ -481,8 +480,7 @@ def _thinnings(crowd: Exchange) -> list[Thinning]:
     places = next(some for least, some in (_FOR_FEW if few else _THINNINGS) if scale >= least)
     if crowd.is_by_size:
         # To keep everybody leaves nothing to mix where sizes are fixed; it is best but for large samples.
-        sizes = next(some for least, some in _FOR_SIZES if scale >= least)
-        places = (-math.inf, *(places if crowd.sample is None else sizes))
+        places = (-math.inf, *places)
     if crowd.users * crowd.weight * crowd.ratio.rate <= _SENDERS:
         places = (*places, _FAR)
     found = [Thinning.of(1.0 / scale, at) for at in places]
