@@ -340,9 +340,9 @@ class Echo(Mechanism):
     label: ClassVar[str] = "echo"
     trust: ClassVar[str] = "nobody is trusted"
 
-    def epsilon(self, **asked):
+    def _identical(self):
         times = 2 if self.loud else 1
-        return LocalGaussian(sigma=self.sigma / (times * self.echoes_sent * self.rate) ** 0.5).epsilon(**asked)
+        return LocalGaussian(sigma=self.sigma / (times * self.echoes_sent * self.rate) ** 0.5)._identical()
 
 
 @pytest.fixture
