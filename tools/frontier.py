@@ -27,13 +27,8 @@ from shoal.learning.plan import OUTPUT_NOISE
 
 EPSILONS = (0.03, 0.1, 0.3, 1.0, 3.0)
 CLIP, RATE, STEPS = 0.1, 0.2, 400
-<<<<<<< HEAD
-"""Of the central runs: 12,000 records a step on average. The noise of the mean is then within 2% of that of one release
-of everybody, the least there is; at a rate of 0.05 it would be 17% above at epsilon = 3."""
-=======
 """Of the central runs: 12,000 records a step on average. The noise of the mean is then within 2% of the least there is,
 that of one release of everybody's sum; at a rate of 0.05 it would be 17% above at epsilon = 3."""
->>>>>>> a88a0b7 (Frontier with the spread of seeds; repeated runs digit by digit; cheaper tests of training)
 
 
 def shuffled(mnist: learning.Dataset, epsilon: float, seed: int, folder: Path) -> None:
