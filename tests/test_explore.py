@@ -110,7 +110,7 @@ def test_first_numbers_are_the_library_s_and_safe(kind):
     assert float(one["epsilon"]["text"]["upper"]) >= truth.upper
     assert float(one["epsilon"]["text"]["lower"]) <= truth.lower
     assert one["sentence"] == m.statement(delta=1e-6, rounds=10).sentence()
-    attack = only(found, piece="attack", crowd=crowd)
+    (attack,) = pieces("attack", state={**SMALL, "mechanism": kind}, crowd=crowd)
     for case, odds in zip(attack["cases"], tasks.ODDS, strict=True):
         assert float(case["right"]) / odds >= m.tradeoff(1 / odds, rounds=10).upper * (1.0 - 1e-15)
     if crowd == "identical":
