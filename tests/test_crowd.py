@@ -236,7 +236,7 @@ SCANS = [
     ("rate", ShuffledCheckIn(users=2, rate=0.1, sigma=4.0), [0.005, 0.02, 0.1, 0.3, 0.6, 0.9, 0.99, 0.995, 1.0], 1),
     ("sample", SubsampledShuffle(users=200, sample=10, sigma=8.0), [1, 3, 10, 50, 120, 199, 200], 1),
     # where the rules for thinnings and groups change
-    ("users", ShuffledCheckIn(users=9, rate=0.2, sigma=1.6), [16, 17, 20, 21], -1),
+    ("users", ShuffledCheckIn(users=9, rate=0.2, sigma=1.6), [8, 9, 10, 11], -1),
     ("users", Shuffle(users=9, sigma=1.6), [300, 301, 376, 377], -1),
     ("users", Shuffle(users=9, sigma=3.0), [79, 80, 89, 90, 799, 800, 895, 896, 897], -1),
     ("sigma", Shuffle(users=200, sigma=3.0), [1.2499, 1.25, 1.399, 1.401, 1.7499, 1.75, 1.959, 1.961], -1),

@@ -81,11 +81,22 @@ def test_binomial_masses(trials, chance):
 
 
 @pytest.mark.parametrize(
+    ("kept", "users", "sample"), [(1, 5, 2), (4, 5, 5), (30, 69, 1), (500, 1000, 300), (9, 10**6, 50)]
+)
+def test_hypergeometric_masses(kept, users, sample):
+    first, masses = exchange._sampled(kept, users, sample, 1e-12)
+    law = stats.hypergeom(users, sample, kept)
+    counts = np.arange(first, first + len(masses))
+    assert masses == pytest.approx(law.pmf(counts), rel=1e-8, abs=1e-14)
+    assert law.cdf(first - 1) + law.sf(counts[-1]) <= 1e-12
+
+
+@pytest.mark.parametrize(
     ("users", "sample", "kept"), [(5, 2, 0.3), (5, 5, 0.6), (69, 1, 0.2), (1000, 300, 0.5), (10**6, 50, 1.0)]
 )
 def test_masses_of_a_fixed_size(users, sample, kept):
     """User 1 is drawn with probability m / n, then it is one of those that count."""
-    first, masses = exchange._sampled(users, sample, kept, 1e-12)
+    first, masses = exchange._counted(users, sample, kept, 1e-12)
     counts = np.arange(first, first + len(masses))
     away, there = stats.binom(sample, kept), stats.binom(sample - 1, kept)
     part = sample / users

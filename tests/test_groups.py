@@ -364,7 +364,7 @@ def test_users_of_a_fixed_size_are_counted_to_the_safe_side() -> None:
         assert plan.lone + plan.size * case.groups >= 200 - smallest
         assert small[case.law].terms == case.law - 1
         assert small[case.law].present == pytest.approx(case.law / (case.aside + 1), rel=1e-12)
-        assert small[case.law].others == case.aside
+        assert small[case.law].over == case.aside + 1
 
 
 def test_users_aside_alone_are_the_law_that_bounds_them() -> None:

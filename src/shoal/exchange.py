@@ -84,13 +84,13 @@ _THINNINGS = ((2.5, (1.0,)), (1.75, (1.5, 3.0)), (1.25, (1.5, 2.5, 3.5)), (0.5, 
 _FOR_FEW = ((1.75, (0.0, 1.0, 2.25)), (0.5, (0.0, 1.0, 2.0, 3.25)), (0.0, ()))
 """The same for few users; with less noise hardly anybody is kept."""
 
-_SCALE_EDGES, _USER_EDGES, _SENDER_EDGES = (0.5, 1.25, 1.75, 2.5), (16, 300), (80, 400, 800, 4_000)
+_SCALE_EDGES, _USER_EDGES, _SENDER_EDGES = (0.5, 1.25, 1.75, 2.5), (8, 300), (80, 400, 800, 4_000)
 """Where these rules, and those of `shoal.groups`, change."""
 
 _NEXT = 1.12
 """How far beyond an edge the rule on its other side may still be the better one (squared, for users)."""
 
-_FEWEST = 16
+_FEWEST = 8
 """Up to so many users check-in is taken as a mixture of fixed sizes: better, and dear for more."""
 
 _FAR, _SENDERS = 4.5, 16.0
