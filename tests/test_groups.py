@@ -10,7 +10,7 @@ from scipy import special
 from shoal import Shuffle, ShuffledCheckIn, crowd, groups
 from shoal.levels import in_order
 from shoal.prices import PricedLaw, Prices
-from shoal.ratio import Ratio
+from shoal.ratio import Lognormal
 from shoal.thinning import Thinning
 
 # ---------------------------------------------------------------------------------------------
@@ -62,7 +62,7 @@ def stop_loss(r: float, thin: Thinning, a: float, v: float, k: float) -> float:
 def test_an_interval_is_above_its_places(at: float, interval: tuple[float, float], v: float) -> None:
     r = 0.5
     thin = Thinning.of(r, at)
-    (term,) = groups._terms(Ratio(scale=1.0 / r), thin, interval, v, 1e-20)
+    (term,) = groups._terms(Lognormal(scale=1.0 / r), thin, interval, v, 1e-20)
     x, mass = term.point - (v - 1.0), term.mass
     assert mass.sum() == pytest.approx(1.0, abs=1e-12)
     assert mass @ x == pytest.approx(1.0 - v, abs=1e-10)
@@ -118,7 +118,7 @@ def test_a_group_is_above_any_mixture_of_places_in_an_interval(v: float) -> None
     r, size, step, cells = 0.4, 6, 2e-3, 2**14
     plan = groups.Plan(size=size, cuts=(-1.0, -0.5, 0.2, 1.0), at=-math.inf)
     nodes = groups.Nodes(value=np.array([v]), chance=np.ones((1, 1)), beyond=np.zeros(1))
-    batch = groups._groups(Ratio(scale=1.0 / r), Thinning.of(r, -math.inf), plan, nodes, 128, 1e-20)
+    batch = groups._groups(Lognormal(scale=1.0 / r), Thinning.of(r, -math.inf), plan, nodes, 128, 1e-20)
     assert batch.stretch[0] < 1e-6
     points, mass = in_order(batch.points), in_order(batch.mass[0])
     rng = np.random.default_rng(3)
@@ -217,9 +217,9 @@ def test_epsilon_is_close_to_what_the_opposite_crowd_reveals(
 
 
 def test_few_users_and_little_noise_are_not_grouped() -> None:
-    assert groups.plan(Ratio(scale=5.0), 20) is None
-    assert groups.plan(Ratio(scale=1.0), 10**6) is None
-    plan = groups.plan(Ratio(scale=5.0), 60_000)
+    assert groups.plan(Lognormal(scale=5.0), 20) is None
+    assert groups.plan(Lognormal(scale=1.0), 10**6) is None
+    plan = groups.plan(Lognormal(scale=5.0), 60_000)
     assert plan is not None
     for kept in range(59_990, 60_000):
         rest = kept - plan.size * plan.groups(kept)
@@ -229,7 +229,7 @@ def test_few_users_and_little_noise_are_not_grouped() -> None:
 
 def test_users_aside_alone_are_the_law_that_bounds_them() -> None:
     """No groups: f is v. With one group more, both parts count in full."""
-    ratio, thin = Ratio(scale=5.0), Thinning.of(0.2, -math.inf)
+    ratio, thin = Lognormal(scale=5.0), Thinning.of(0.2, -math.inf)
     plan = groups.Plan(size=4, cuts=(-1.0, -0.3, 1.0), at=-math.inf)
     law = PricedLaw(gap=np.array([-0.4, 0.0, 0.1, 0.3]), mass=np.array([0.1, 0.7, 0.1, 0.1]), infinite=0.0)
 

@@ -57,20 +57,20 @@ import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from scipy import special
 
 from shoal import groups, panels
-from shoal._validate import FloatArray
-from shoal.law import Direction, Pair, Side
+from shoal.law import Pair
 from shoal.mixture import Mixture
+from shoal.numeric import UNIT, USERS_MAX, Direction, FloatArray, Side
 from shoal.prices import PricedLaw, Prices, law_of, of_report, smaller
-from shoal.ratio import Ratio
+from shoal.ratio import Lognormal
+from shoal.rounds import Identical, Round
 from shoal.spread import NOTHING, Batch, Law, added, atoms_on_grid, base_for, batch, positions, sums
 from shoal.thinning import Thinning, excess, root
-
-_UNIT = 2.0**-53
 
 _PLACES: FloatArray = np.array([-5.5, -3.5, -2.0, -1.0, -0.2, 0.6, 1.4, 2.4, 3.8, 6.0])
 """Where z has its nodes, next to -infinity and the end of the grid."""
@@ -161,7 +161,7 @@ def _pieces(r: float, thin: Thinning, v: float, low: float, high: float) -> Iter
     yield _Far(low=max(z, t), high=high, place=-r, weight=outside)
 
 
-def _term(ratio: Ratio, thin: Thinning, v: float, share: float, edges: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _term(ratio: Lognormal, thin: Thinning, v: float, share: float, edges: FloatArray) -> tuple[FloatArray, FloatArray]:
     """X(v) + v - 1 of one user as points and masses; panels of reports do not cross the edges."""
     r, rate = 1.0 / ratio.scale, ratio.rate
     low, high = panels.quantile(share / max(v, 1.0)), r - panels.quantile(share)
@@ -182,7 +182,7 @@ def _term(ratio: Ratio, thin: Thinning, v: float, share: float, edges: FloatArra
     return y, np.concatenate([rate * mass, [rate * rest, 1.0 - rate]])
 
 
-def _terms(ratio: Ratio, thin: Thinning, nodes: _Nodes, half: int, share: float) -> Batch:
+def _terms(ratio: Lognormal, thin: Thinning, nodes: _Nodes, half: int, share: float) -> Batch:
     """One term for each v, on one grid."""
     r, none = 1.0 / ratio.scale, np.empty(0)
     rough = [_term(ratio, thin, v, share, none) for v in nodes.value.tolist()]
@@ -194,7 +194,7 @@ def _terms(ratio: Ratio, thin: Thinning, nodes: _Nodes, half: int, share: float)
         edges = positions(half, base, float(y.min()), float(y.max()))
         rows.append(atoms_on_grid(*_term(ratio, thin, v, share, edges), half, base))
         # error 4: positions are off by some u of w and of v, times the exponent that they come from
-        stretch.append((8.0 * 4096.0 + 12.0 * 64.0 * (2.0 + exponent) * (1.0 + v) / size) * _UNIT)
+        stretch.append((8.0 * 4096.0 + 12.0 * 64.0 * (2.0 + exponent) * (1.0 + v) / size) * UNIT)
         # error 3: what is left of 1 for X = 0 has a relative error where there is enough of it
         rest = 2.0**-46 * abs(v - 1.0) if mass[-2] < 2.0**-20 * ratio.rate else 0.0
         cut.append(ratio.rate * (2.0 * share + rest))
@@ -325,25 +325,30 @@ def _blocks(first: int, masses: FloatArray, most: int, finer: int = 1) -> list[t
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exchange:
+class Exchange(Round):
     """A round of `users` of which nothing is known; `sample` of them report (all, if None).
 
     `ratio` is that of one report, its scale for how far user 1 and the others are from the reference.
     """
 
-    ratio: Ratio
+    ratio: Lognormal
     users: int
     sample: int | None = None
 
+    is_above_only: ClassVar[bool] = True
+
     @property
-    def weight(self) -> float:
+    def weight(self) -> float:  # type: ignore[override]
         """The probability that user 1 is sampled."""
         return 1.0 if self.sample is None else self.sample / self.users
 
-    def limited(self, users: int, scale: float) -> Exchange:
-        """With no more users than that, nor more noise: never better (the others may be revealed)."""
-        ratio = replace(self.ratio, scale=min(self.ratio.scale, scale))
-        return replace(self, ratio=ratio, users=min(self.users, users) if self.sample is None else self.users)
+    def limited(self) -> Exchange:
+        # The others may be revealed.
+        users = min(self.users, USERS_MAX) if self.sample is None else self.users
+        return replace(self, ratio=self.ratio.limited(), users=users)
+
+    def alone(self) -> Round:
+        return Identical(ratio=self.ratio.at_rate(self.ratio.rate * self.weight), users=1)
 
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
         if side != "upper":
@@ -357,7 +362,7 @@ class Exchange:
     def law(self, half: int, budget: float) -> PricedLaw:
         return _law(self, half, budget)
 
-    def log_moments(self, orders: FloatArray, direction: Direction) -> FloatArray:
+    def log_moments(self, orders: FloatArray, direction: Direction, *, quick: bool = False) -> FloatArray:
         """Upper bounds on `(L - 1) D_L` at orders L > 1."""
         return self.law(512, _FOR_MOMENTS).log_moments(
             orders, direction, self.ratio.scale, self.ratio.rate * self.weight
@@ -366,7 +371,7 @@ class Exchange:
     def cases(self, kept: float, spare: float, finer: int = 1) -> tuple[list[Case], float]:
         """How many terms there are, over what, and the relative error of their chances (error 6)."""
         first, masses = (self.users - 1, np.ones(1)) if kept == 1.0 else _counts(self.users - 1, kept, spare)
-        error = 16.0 * _UNIT * (len(masses) + 8.0)
+        error = 16.0 * UNIT * (len(masses) + 8.0)
         found = []
         # With little noise sums of many terms are dear, and for a fixed size there are many of them.
         dear = self.sample is not None and self.ratio.scale < _DEAR and self.users > _SMALL
@@ -376,9 +381,9 @@ class Exchange:
                 found.append(Case(terms=least, others=least, chance=chance, present=self.ratio.rate))
                 continue
             lowest, inner = _sampled(least + 1, self.users, self.sample, spare)
-            error = max(error, 16.0 * _UNIT * (len(masses) + len(inner) + 8.0))
+            error = max(error, 16.0 * UNIT * (len(masses) + len(inner) + 8.0))
             for _, largest, part in _blocks(lowest, inner, most):
-                present = min(1.0, largest / (least + 1) * (1.0 + 4.0 * _UNIT))
+                present = min(1.0, largest / (least + 1) * (1.0 + 4.0 * UNIT))
                 terms, extra = (largest - 1, 1) if largest else (0, 0)
                 found.append(Case(terms=terms, others=least, chance=chance * part, present=present, extra=extra))
         return found, error

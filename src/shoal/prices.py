@@ -21,11 +21,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import special
 
-from shoal._validate import FloatArray
-from shoal.law import Direction, Pair
-from shoal.ratio import Ratio
+from shoal.law import Pair
+from shoal.numeric import UNIT, Direction, FloatArray
+from shoal.ratio import Lognormal
 
-_UNIT = 2.0**-53
 _MARGIN = 1e-9
 """By how much, in relative terms, prices are raised before their hull is made."""
 
@@ -73,9 +72,9 @@ def of_report(gap: FloatArray, scale: float, rate: float) -> Prices:
     first = np.exp(special.log_ndtr(width / 2.0 - epsilon / width))
     second = np.exp(np.minimum(0.0, epsilon + special.log_ndtr(-width / 2.0 - epsilon / width)))
     # As in the closed form of one answer: logarithms are off by 4u (1 + a^2), and so is their difference.
-    error = 16.0 * _UNIT * (2.0 + (width / 2.0 + epsilon / width) ** 2 + epsilon)
+    error = 16.0 * UNIT * (2.0 + (width / 2.0 + epsilon / width) ** 2 + epsilon)
     delta = np.minimum(1.0, np.maximum(first - second, 0.0) + error * (first + second))
-    return Prices(gap=gap, value=rate * np.exp(np.minimum(loss, 0.0)) * delta * (1.0 + 8.0 * _UNIT))
+    return Prices(gap=gap, value=rate * np.exp(np.minimum(loss, 0.0)) * delta * (1.0 + 8.0 * UNIT))
 
 
 def smaller(one: Prices, other: Prices) -> Prices:
@@ -103,7 +102,7 @@ class PricedLaw:
     def log_moments(self, orders: FloatArray, direction: Direction, scale: float, rate: float) -> FloatArray:
         """Upper bounds on `(L - 1) D_L`; scale and rate are those of the one report that is known to be worse."""
         prices = self.prices()
-        local = Ratio(scale=scale, rate=rate).log_moments(orders)
+        local = Lognormal(scale=scale, rate=rate).log_moments(orders)
         found = np.array([_log_moment(prices, order, direction, scale, rate) for order in orders.tolist()])
         best: FloatArray = np.minimum(found, local * (1.0 + 1e-12))
         return best

@@ -23,7 +23,7 @@ import numpy as np
 from scipy import special
 
 from shoal import _validate
-from shoal._validate import FloatArray
+from shoal.numeric import FloatArray
 
 Profile = Callable[[int, FloatArray], FloatArray]
 """A privacy profile: (number of shuffled reports, epsilons) to upper bounds on delta in both directions."""

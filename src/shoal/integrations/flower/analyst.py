@@ -44,13 +44,13 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from shoal import _validate
-from shoal._validate import FloatArray
 from shoal.accountant import Accountant
 from shoal.integrations.flower import files, keys, tokens
 from shoal.integrations.flower.node import Node
 from shoal.integrations.flower.report import CROWD_MAX, REASONS, ROUND_MAX, RefusedError, Task, opening, unseal
 from shoal.integrations.flower.tokens import Marks, Roster
 from shoal.mechanisms import Crowd, from_dict
+from shoal.numeric import FloatArray
 
 DATABASE, SIGN, PASSWORD, KEYS, ROSTERS = "analyst.db", "sign.key", "password", "keys", "rosters"
 VERSION = 2
