@@ -19,9 +19,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from scipy import special
 
-from shoal import _extras, _validate
+from shoal import _extras, _validate, gaussian
 from shoal.compose import Composition, Parts, upper_lattice
 from shoal.interval import Interval
 from shoal.numeric import DELTA_MIN, DIRECTIONS, EPSILON_MAX, ROUNDS_MAX, UNIT, Direction, FloatArray
@@ -31,9 +30,6 @@ Ways = Literal["worse", "forward", "reverse"]
 
 ACCURACY = 1e-3
 """Relative width in epsilon that is asked for by default."""
-
-_TINY = 5e-324
-"""No delta of a report is 0: one too small for a double is reported as the smallest there is."""
 
 _CROSSING = 1e-12
 """How far, in relative terms, bounds that are both exact may cross."""
@@ -45,49 +41,7 @@ _HALVES = (384, 448, 512, 640, 1024, 2048, 4096)
 """Cells to a level of the law, from the coarsest to the finest."""
 
 
-# The Gaussian mechanism: one plain report, any number of rounds
-
-
-def gaussian_delta(width: float, epsilon: float) -> Interval:
-    """`Phi(r/2 - eps/r) - e^eps Phi(-r/2 - eps/r)` (Balle and Wang 2018, theorem 8), r = width."""
-    if math.isinf(width):
-        return Interval(lower=0.0, upper=1.0)
-    first = math.exp(float(special.log_ndtr(width / 2.0 - epsilon / width)))
-    # e^eps Phi(-r/2 - eps/r) is at most 1; rounding of large logarithms must not make it overflow.
-    second = math.exp(min(0.0, epsilon + float(special.log_ndtr(-width / 2.0 - epsilon / width))))
-    # Arguments are exact to 2u, so the logarithms to 4u (1 + a^2), as is their difference from rounding.
-    worst = 2.0 + (width / 2.0 + epsilon / width) ** 2 + epsilon
-    error = 16.0 * UNIT * worst * (first + second)
-    value = first - second
-    return Interval(lower=max(0.0, value - error), upper=min(1.0, max(value + error, _TINY)))
-
-
-def _gaussian_epsilon(width: float, delta: float) -> Interval:
-    if math.isinf(width):
-        return Interval(lower=0.0, upper=math.inf)
-    ends = []
-    for end in ("lower", "upper"):
-
-        def excess(epsilon: float, end: str = end) -> float:
-            return delta - float(getattr(gaussian_delta(width, epsilon), end))
-
-        root = _bisect(excess, width)
-        ends.append(root[0] if end == "lower" else root[1])
-    return Interval(lower=min(ends), upper=max(ends))
-
-
-def _bisect(rising: Callable[[float], float], scale: float) -> tuple[float, float]:
-    """Neighbouring numbers >= 0 between which a rising function crosses 0."""
-    if rising(0.0) >= 0.0:
-        return 0.0, 0.0
-    low, high = 0.0, scale
-    while rising(high) < 0.0:
-        low, high = high, 2.0 * high
-    while True:
-        middle = 0.5 * (low + high)
-        if not low < middle < high:
-            return low, high
-        low, high = (low, middle) if rising(middle) >= 0.0 else (middle, high)
+# Rounds that are one plain report
 
 
 def _is_gaussian(parts: Parts) -> bool:
@@ -217,7 +171,7 @@ def epsilons(
     """
     parts, asked = _checked(parts), [_validate.delta(d) for d in deltas]
     ways = _directions(direction)
-    local = [_gaussian_epsilon(_local_width(parts), d) for d in asked]
+    local = [gaussian.epsilon(_local_width(parts), d) for d in asked]
     if _is_gaussian(parts):
         return local
     caps = [Interval(lower=0.0, upper=interval.upper) for interval in local]
@@ -262,7 +216,7 @@ def deltas(
     parts, asked = _checked(parts), [_validate.epsilon(e) for e in epsilons]
     ways = _directions(direction)
     width = _local_width(parts)
-    local = [gaussian_delta(width, e) for e in asked]
+    local = [gaussian.delta(width, e) for e in asked]
     if _is_gaussian(parts):
         return local
     caps = [Interval(lower=0.0, upper=interval.upper) for interval in local]
@@ -283,7 +237,7 @@ def deltas(
             slope = max(1.0, 1e3 * math.log(here / there)) if 0.0 < there < here else 1.0
             negligible = here <= 1e-15  # nobody asks for its digits
             bracket = _meet(_worst(each), cap)
-            bracket = Interval(lower=bracket.lower, upper=max(bracket.upper, _TINY))
+            bracket = Interval(lower=bracket.lower, upper=max(bracket.upper, gaussian.TINY))
             found.append(_Answer(interval=bracket, slope=math.inf if negligible else slope))
         return found
 
@@ -309,8 +263,8 @@ def tradeoff(
     parts, asked = _checked(parts), [_validate.delta(f, "fpr") for f in fprs]
     ways = _directions(direction)
     if _is_gaussian(parts):
-        return [_gaussian_power(_local_width(parts), f) for f in asked]
-    caps = [Interval(lower=f, upper=_gaussian_power(_local_width(parts), f).upper) for f in asked]
+        return [gaussian.power(_local_width(parts), f) for f in asked]
+    caps = [Interval(lower=f, upper=gaussian.power(_local_width(parts), f).upper) for f in asked]
     if not in_range(parts):
         return _from_limits(parts, caps, lambda within: tradeoff(within, asked, accuracy, direction=direction))
     budget = budget_for(parts, min(1e-6, *asked))
@@ -329,7 +283,7 @@ def tradeoff(
 def highest_power(parts: Parts, fpr: float, half: int = 512) -> float:
     """An upper bound on the true positive rate, both ways, for rounds of which only that is known."""
     together = Composition(parts=parts, half=half, budget=budget_for(parts, min(1e-6, fpr)))
-    cap = _gaussian_power(_local_width(parts), fpr).upper
+    cap = gaussian.power(_local_width(parts), fpr).upper
     return max(fpr, min(cap, max(_power_bound(together, way, fpr) for way in DIRECTIONS)))
 
 
@@ -379,16 +333,6 @@ def _hull(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 def _turns_left(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:
     return (b[0] - a[0]) * (c[1] - a[1]) >= (c[0] - a[0]) * (b[1] - a[1])
-
-
-def _gaussian_power(width: float, fpr: float) -> Interval:
-    """The power of the test between N(0, 1) and N(width, 1): `Phi(Phi^-1(fpr) + width)`."""
-    if math.isinf(width):
-        return Interval(lower=fpr, upper=1.0)
-    quantile = float(special.ndtri(fpr))
-    power = float(special.ndtr(quantile + width))
-    error = 64.0 * UNIT * (2.0 + (abs(quantile) + width) ** 2) * power
-    return Interval(lower=max(fpr, power - error), upper=max(fpr, min(1.0, power + error)))
 
 
 def to_dp_accounting(mean: Round, *, step: float = 1e-4, half: int = 1024) -> Any:

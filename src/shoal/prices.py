@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import special
 
+from shoal import gaussian
 from shoal.law import Pair
 from shoal.numeric import UNIT, Direction, FloatArray
 from shoal.ratio import Lognormal
@@ -69,11 +70,7 @@ def of_report(gap: FloatArray, scale: float, rate: float) -> Prices:
     width = 1.0 / scale
     loss = np.log1p(gap)
     epsilon = np.abs(loss)
-    first = np.exp(special.log_ndtr(width / 2.0 - epsilon / width))
-    second = np.exp(np.minimum(0.0, epsilon + special.log_ndtr(-width / 2.0 - epsilon / width)))
-    # As in the closed form of one answer: logarithms are off by 4u (1 + a^2), and so is their difference.
-    error = 16.0 * UNIT * (2.0 + (width / 2.0 + epsilon / width) ** 2 + epsilon)
-    delta = np.minimum(1.0, np.maximum(first - second, 0.0) + error * (first + second))
+    delta = gaussian.deltas_above(width, epsilon)
     return Prices(gap=gap, value=rate * np.exp(np.minimum(loss, 0.0)) * delta * (1.0 + 8.0 * UNIT))
 
 
