@@ -14,7 +14,7 @@ TORCH ?= torch==2.13.0
 run: $(VENV)/.run
 	$(BIN)/shoal demo --out out
 
-test: $(VENV)/.test $(VENV)/.nginx
+test: $(VENV)/.test $(VENV)/.nginx $(VENV)/.chromium
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -55,6 +55,14 @@ $(VENV)/.nginx: $(VENV)/.venv
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq nginx-light >/dev/null 2>&1 || { apt-get update -qq \
 		&& DEBIAN_FRONTEND=noninteractive apt-get install -y -qq nginx-light >/dev/null 2>&1; }; }; } \
 		|| echo 'nginx could not be installed: one test will be skipped'
+	touch $@
+
+# The page is tested in a real browser; where it cannot be installed, those tests say so and are skipped.
+$(VENV)/.chromium: $(VENV)/.venv
+	command -v chromium >/dev/null || command -v google-chrome >/dev/null || { command -v apt-get >/dev/null && { \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null 2>&1 || { apt-get update -qq \
+		&& DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium >/dev/null 2>&1; }; }; } \
+		|| echo 'chromium could not be installed: the tests in the browser will be skipped'
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.venv pyproject.toml

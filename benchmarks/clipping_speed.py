@@ -2,11 +2,12 @@
 
     python benchmarks/clipping_speed.py [--markdown FILE]
 
-Compared is what a round needs before the noise: the sum of clipped gradients of 6,000 users. Opacus runs in both
-its ways, per-sample gradients and fast (ghost) clipping, the plain pass is an ordinary backward pass of the summed
-loss, which clips nothing. Each gets the memory layout and the batch size that suit it best of those tried and that
-give the right sum (Opacus 1.6 does not with channels last after the first layer). CPU time, so that other work on the
-machine matters less; rounds of all candidates take turns, and the median counts.
+Compared is what a round needs before the noise: the sum of clipped gradients of 6,000 users, for the package's
+networks and for models of a user's own. Opacus runs in both its ways, per-sample gradients and fast (ghost) clipping,
+the plain pass is an ordinary backward pass of the summed loss, which clips nothing. The plain pass and Opacus get the
+memory layout and the batch size that suit them best of those tried and that give the right sum (Opacus 1.6 does not
+with channels last after the first layer); shoal takes what comes, in the better layout. CPU time, so that other work
+on the machine matters less; rounds of all candidates take turns, and the median counts.
 """
 
 import argparse
@@ -29,32 +30,86 @@ from shoal.learning import clipping, model
 from shoal.learning.randomness import Source
 
 USERS, CLIP = 6_000, 0.01
-BATCHES = (64, 256, 1_000)
+BATCHES = (256, 1_000, 4_096)
 Work = Callable[[], Tensor]
 
 
+class Scaled(nn.Module):
+    """A model with a parameter of its own: nothing that takes layers one by one knows it."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.scale = inner, nn.Parameter(torch.ones(10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x) * self.scale
+
+
+class Product(nn.Module):
+    """A linear layer written by hand, which nothing can know for one."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(inputs, outputs) / inputs**0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+
+def built(name: str) -> nn.Module:
+    return model.build(name, side=28, classes=10, randomness=Source(seed=1).stream("weights"))
+
+
+def normalised() -> nn.Module:
+    """The network `opacus` with group normalisation after its convolutions."""
+    layers = list(built("opacus"))
+    return nn.Sequential(layers[0], nn.GroupNorm(4, 16), *layers[1:4], nn.GroupNorm(4, 32), *layers[4:])
+
+
+OWN: dict[str, tuple[str, Callable[[], nn.Module]]] = {
+    "own: perceptron": (
+        "layers of 128 and 10 with layer normalisation",
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.LayerNorm(128), nn.ReLU(), nn.Linear(128, 10)),
+    ),
+    "own: normalised": ("`opacus` with group normalisation", normalised),
+    "own: opacus scaled": ("`opacus` and a parameter for each output, by torch.func", lambda: Scaled(built("opacus"))),
+    "own: small scaled": ("`small` and a parameter for each output, by torch.func", lambda: Scaled(built("small"))),
+    "own: histograms scaled": (
+        "`histograms` and a parameter for each output, by torch.func",
+        lambda: Scaled(built("histograms")),
+    ),
+    "own: by hand": (
+        "one layer of 10 as a bare matrix, by torch.func",
+        lambda: nn.Sequential(nn.Flatten(), Product(784, 10)),
+    ),
+}
+
+
 def network(name: str, layout: torch.memory_format = torch.channels_last) -> nn.Module:
-    net = model.build(name, side=28, classes=10, randomness=Source(seed=1).stream("weights"))
+    torch.manual_seed(1)
+    net = OWN[name][1]() if name in OWN else built(name)
     return net.to(memory_format=layout)
 
 
-def images(layout: torch.memory_format = torch.channels_last) -> tuple[Tensor, Tensor]:
+def records(name: str, layout: torch.memory_format = torch.channels_last) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
-    x = torch.randn(USERS, 1, 28, 28, generator=generator)
-    return x.contiguous(memory_format=layout), torch.randint(0, 10, (USERS,), generator=generator)
+    labels = torch.randint(0, 10, (USERS,), generator=generator)
+    if "histograms" in name:
+        return nn.functional.normalize(torch.randn(USERS, 392, generator=generator), dim=1), labels
+    return torch.randn(USERS, 1, 28, 28, generator=generator).contiguous(memory_format=layout), labels
 
 
 def gradient(net: nn.Module) -> Tensor:
     return torch.cat([p.grad.reshape(-1) for p in net.parameters()])
 
 
-def ours(name: str, batch: int, layout: torch.memory_format) -> Work:
-    net, (x, y) = network(name, layout), images(layout)
+def ours(name: str, batch: int | None, layout: torch.memory_format) -> Work:
+    net, (x, y) = network(name, layout), records(name, layout)
     return lambda: clipping.clipped_sum(net, x, y, clip=CLIP, microbatch=batch).total
 
 
 def plain(name: str, batch: int, layout: torch.memory_format) -> Work:
-    net, (x, y) = network(name, layout), images(layout)
+    net, (x, y) = network(name, layout), records(name, layout)
 
     def work() -> Tensor:
         net.zero_grad()
@@ -69,7 +124,7 @@ def opacus_usual(name: str, batch: int, layout: torch.memory_format) -> Work:
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
-    net, (x, y) = network(name, layout), images(layout)
+    net, (x, y) = network(name, layout), records(name, layout)
     wrapped = GradSampleModule(net, loss_reduction="sum")
     settings = {"noise_multiplier": 0.0, "max_grad_norm": CLIP, "expected_batch_size": None, "loss_reduction": "sum"}
     optimiser = DPOptimizer(torch.optim.SGD(net.parameters(), lr=0.0), **settings)
@@ -94,7 +149,7 @@ def opacus_fast(name: str, batch: int, layout: torch.memory_format) -> Work:
     from opacus.optimizers import DPOptimizerFastGradientClipping
     from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 
-    net, (x, y) = network(name, layout), images(layout)
+    net, (x, y) = network(name, layout), records(name, layout)
     wrapped = GradSampleModuleFastGradientClipping(
         net, loss_reduction="sum", max_grad_norm=CLIP, use_ghost_clipping=True
     )
@@ -131,15 +186,20 @@ def cpu(work: Work) -> float:
     return time.process_time() - start
 
 
-def best(make: Callable[..., Work], name: str, reference: Tensor | None) -> tuple[Work, str]:
+def best(make: Callable[..., Work], name: str, reference: Tensor | None) -> tuple[Work, str] | None:
     """The layout and batch that suit a candidate best, among those with the right sum, after a warm-up each."""
     tried = []
     for layout_name, layout in LAYOUTS.items():
-        for batch in BATCHES:
-            work = make(name, batch, layout)
-            found = work()
+        for batch in (None,) if make is ours else BATCHES:
+            try:
+                work = make(name, batch, layout)
+                found = work()
+            except (NotImplementedError, AttributeError, ValueError, RuntimeError):
+                continue  # Opacus does not know the model
             if reference is None or float((found - reference).abs().max() / reference.abs().max()) < 1e-3:
-                tried.append((cpu(work), f"{layout_name}, {batch}", work))
+                tried.append((cpu(work), layout_name + (f", {batch}" if batch else ""), work))
+    if not tried:
+        return None
     _, words, work = min(tried, key=lambda t: t[0])
     return work, words
 
@@ -152,44 +212,54 @@ def memory(candidate: str, name: str) -> float:
     return float(done.stdout)
 
 
-def compare(name: str, rounds: int) -> list[str]:
+def compare(name: str, rounds: int, peers: bool) -> list[str]:
     reference = ours(name, 100, torch.channels_last)()
-    chosen = {label: best(make, name, None if make is plain else reference) for label, make in CANDIDATES.items()}
+    candidates = {k: make for k, make in CANDIDATES.items() if peers or make in (plain, ours)}
+    found = {label: best(make, name, None if make is plain else reference) for label, make in candidates.items()}
+    chosen = {label: work for label, work in found.items() if work is not None}
     times: dict[str, list[float]] = {label: [] for label in chosen}
     for _ in range(rounds):
         for label, (work, _) in chosen.items():
             times[label].append(cpu(work))
     base = statistics.median(times["plain pass, no clipping"])
     count = sum(p.numel() for p in network(name).parameters())
+    told = f"{name} ({OWN[name][0]})" if name in OWN else f"`{name}`"
     lines = [
-        f"### `{name}`, {count:,} parameters",
+        f"### {told}, {count:,} parameters",
         "| what | times the plain pass | CPU seconds | layout and batch | peak memory, MiB |",
         "|---|---|---|---|---|",
     ]
     for label, (_, words) in chosen.items():
         median = statistics.median(times[label])
-        lines.append(f"| {label} | {median / base:.2f} | {median:.2f} | {words} | {memory(label, name):,.0f} |")
-    return lines
+        lines.append(f"| {label} | {median / base:.2f} | {median:.2g} | {words} | {memory(label, name):,.0f} |")
+    return lines + [f"| {label} | does not know it | | | |" for label in found if label not in chosen]
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--markdown", type=pathlib.Path, help="also write the tables to this file")
     options.add_argument("--rounds", type=int, default=7)
+    options.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True, help="run Opacus as well")
+    options.add_argument("--networks", nargs="+", choices=(*model.NETWORKS, *OWN), metavar="NAME")
     options.add_argument("--memory-of", nargs=2, metavar=("CANDIDATE", "NETWORK"), help=argparse.SUPPRESS)
     asked = options.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     if asked.memory_of:
         candidate, name = asked.memory_of
-        CANDIDATES[candidate](name, 256, torch.contiguous_format if "Opacus" in candidate else torch.channels_last)()
+        batch, layout = (256, torch.contiguous_format) if "Opacus" in candidate else (256, torch.channels_last)
+        CANDIDATES[candidate](name, None if candidate == "shoal" else batch, layout)()
         print(int(re.search(r"VmHWM:\s+(\d+)", pathlib.Path("/proc/self/status").read_text())[1]) / 1024)
         return
     versions = ", ".join(f"{p} {importlib.metadata.version(p)}" for p in ("torch", "opacus"))
     text = [
         f"Measured on {datetime.date.today()} by `benchmarks/clipping_speed.py` with Python "
         f"{platform.python_version()}, {versions}, one thread: the sum of clipped gradients of {USERS:,} users.",
-        *(line for name in model.NETWORKS for line in compare(name, asked.rounds)),
+        *(
+            line
+            for name in asked.networks or (*model.NETWORKS, *OWN)
+            for line in compare(name, asked.rounds, asked.peers)
+        ),
     ]
     joined = "\n".join(f"\n{line}\n" if line.startswith("#") else line for line in text) + "\n"
     print(joined)

@@ -26,7 +26,7 @@ import numpy as np
 
 from shoal.integrations.flower import noise, tokens
 from shoal.integrations.flower.analyst import Analyst, Settings
-from shoal.integrations.flower.report import Task, seal, unseal
+from shoal.integrations.flower.report import Task, numbers, seal, unseal
 from shoal.integrations.flower.run import Machine
 
 TERMS = {"clip": 1.0, "sigma": 1.0, "rate": 0.5, "minimum": 2, "epsilon": 100.0, "delta": 1e-6, "crowd": "identical"}
@@ -81,7 +81,7 @@ def opening(task: Task, count: int) -> float:
     tries = min(count, 500)
     start = time.perf_counter()
     for _ in range(tries):
-        unseal(sealed, task=task, number=1, key=key, longest=longest)
+        numbers(unseal(sealed, task=task, number=1, key=key)[1], longest=longest)
     return (time.perf_counter() - start) / tries * count
 
 
@@ -123,21 +123,21 @@ def rosters(nodes: int, rounds: int) -> dict[str, float]:
     return {"make": made - start, "read": read - reading, "find": found - read, "bytes": size}
 
 
-def noisy(numbers: int) -> dict[str, float]:
+def noisy(count: int) -> dict[str, float]:
     """Processor seconds for secure noise on this many numbers, here and on OpenDP's finest grid."""
     import opendp.prelude as dp
 
-    def seconds(add, count: int) -> float:
-        add(np.zeros(count))
+    def seconds(add) -> float:
+        add(np.zeros(few))
         start = time.process_time()
-        add(np.zeros(count))
-        return (time.process_time() - start) / count * numbers
+        add(np.zeros(few))
+        return (time.process_time() - start) / few * count
 
-    few = min(numbers, 20_000)
+    few = min(count, 20_000)
     noise.gaussian_secure(np.zeros(1), 2.0)  # OpenDP is loaded, and its features are enabled
     domain = dp.vector_domain(dp.atom_domain(T=float, nan=False), size=few)
     finest = dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=2.0)
-    return {"here": seconds(lambda v: noise.gaussian_secure(v, 2.0), few), "finest": seconds(finest, few)}
+    return {"here": seconds(lambda v: noise.gaussian_secure(v, 2.0)), "finest": seconds(finest)}
 
 
 def main() -> None:

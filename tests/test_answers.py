@@ -165,3 +165,43 @@ def test_a_users_type_checker_knows_the_answers(tmp_path):
     errors = [line for line in done.stdout.splitlines() if line.startswith("use.py")]
     assert len(errors) == 1
     assert 'has type "Interval", variable has type "float"' in errors[0]
+
+
+def test_a_sentence_spells_out_a_few_runs_and_counts_many():
+    ledger = shoal.Accountant()
+    for users in range(100, 104):
+        ledger.compose(shoal.Shuffle(users=users, sigma=2.0, crowd="identical"), rounds=2)
+    assert "users = 103" in ledger.statement(delta=1e-5).sentence()
+    ledger.compose(shoal.ShuffledCheckIn(users=50, rate=0.5, sigma=2.0, crowd="identical"))
+    whole = ledger.statement(delta=1e-5)
+    assert whole.sentence().startswith("9 rounds together of shuffle and check-in (with 5 different settings) are (")
+    assert [r["rounds"] for r in whole.to_dict()["runs"]] == [2, 2, 2, 2, 1]
+
+
+def test_which_part_of_the_width_is_numerical() -> None:
+    m = shoal.Shuffle(users=100, sigma=5.0)
+    quick, fine = m.statement(delta=1e-5), m.statement(delta=1e-5, accuracy=2.5e-4)
+    assert fine.answer.upper < quick.answer.upper
+    assert fine.answer.lower == quick.answer.lower
+    assert 0.0 < fine.numerical < 0.5 * quick.numerical
+    # An estimate: of the size of what a finer law gains.
+    gained = quick.answer.upper - fine.answer.upper
+    assert 0.3 * gained < quick.numerical < 3.0 * gained
+    for said in (quick, fine):
+        assert said.numerical + said.gap == pytest.approx(said.answer.width)
+        parts = said.to_dict()["accuracy"]
+        assert parts["numerical"] + parts["gap"] == pytest.approx(parts["reached"])
+    assert "is numerical" in m.replace(users=1_000).statement(delta=1e-5).sentence()
+
+
+def test_delta_for_any_crowd_is_refined_as_epsilon_would_be() -> None:
+    m = shoal.ShuffledCheckIn(users=1_000, rate=0.1, sigma=5.0)
+    quick, fine = (m.delta(epsilon=0.005, accuracy=accuracy) for accuracy in (1e-3, 2.5e-4))
+    assert quick.lower == fine.lower < fine.upper < quick.upper
+
+
+def test_nothing_is_numerical_where_nothing_is_estimated() -> None:
+    assert shoal.Shuffle(users=100, sigma=5.0, crowd="identical").statement(delta=1e-5).numerical == 0.0
+    assert shoal.Shuffle(users=100, sigma=5.0).statement(delta=1e-5, method="rdp").numerical == 0.0
+    together = shoal.Accountant().compose(shoal.Shuffle(users=100, sigma=5.0), rounds=2).statement(delta=1e-5)
+    assert 0.0 < together.numerical < together.answer.width

@@ -4,13 +4,17 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 from typer.testing import CliRunner
 
+import shoal
 from shoal import LocalGaussian, Shuffle, ShuffledCheckIn
-from shoal.cli import parse, show
+from shoal.cli import options, parse, show
 from shoal.cli.app import app
+from shoal.mechanisms import MECHANISMS, Mechanism, parameter
 
 CHECK_IN = ["check-in", "--users", "60000", "--rate", "0.1", "--sigma", "5"]
 SHUFFLE = ["shuffle", "--users", "60000", "--sigma", "9.48"]
@@ -159,12 +163,12 @@ def test_compare_puts_every_method_side_by_side():
     ],
 )
 def test_pictures(words, tmp_path):
-    for ending in ("png", "svg"):
-        path = tmp_path / "deep" / f"a.{ending}"
-        result = run(*words, "--plot", path)
-        assert result.exit_code == 0, result.output
-        assert path.stat().st_size > 5000
-        assert str(path) in result.stdout.replace("\n", "")
+    path = tmp_path / "deep" / f"a.{'svg' if words[0] == 'rdp' else 'png'}"
+    result = run(*words, "--plot", path)
+    assert result.exit_code == 0, result.output
+    assert path.read_bytes().startswith(b"<?xml" if path.suffix == ".svg" else b"\x89PNG")
+    assert path.stat().st_size > 5000
+    assert str(path) in result.stdout.replace("\n", "")
 
 
 def test_demo(tmp_path):
@@ -319,3 +323,134 @@ def test_a_wide_bracket_makes_a_note():
     done = run("epsilon", "check-in", *small, "--delta", 1e-6, "--rounds", "1-7")
     assert done.stderr.count("\n") == 3
     assert done.stderr.endswith("Note: 5 more brackets are wider than asked.\n")
+
+
+# ---------------------------------------------------------------------------------------------
+# One place to add a mechanism
+
+
+@dataclass(frozen=True, kw_only=True)
+class Echo(Mechanism):
+    """Every report is sent several times: as `LocalGaussian` with less noise."""
+
+    echoes_sent: int = parameter("echoes", metavar="K", help="How often a report is sent.")
+    rate: float = parameter("rate", metavar="Q", help="Chance of an echo.", default=1.0)
+    loud: bool = parameter("loud", metavar="", help="Shout.", default=False)
+
+    label: ClassVar[str] = "echo"
+    trust: ClassVar[str] = "nobody is trusted"
+
+    def _identical(self):
+        times = 2 if self.loud else 1
+        return LocalGaussian(sigma=self.sigma / (times * self.echoes_sent * self.rate) ** 0.5)._identical()
+
+
+@pytest.fixture
+def echo(monkeypatch):
+    monkeypatch.setitem(MECHANISMS, "Echo", Echo)
+    monkeypatch.setattr(shoal, "Echo", Echo, raising=False)
+    monkeypatch.setattr(shoal, "__all__", [*shoal.__all__, "Echo"])
+
+
+def test_a_new_mechanism_is_known_to_all_commands_by_its_fields(echo):
+    for command in (("epsilon",), ("delta",), ("rdp",), ("tradeoff",), ("compare",), ("calibrate", "sigma")):
+        text = " ".join(run(*command, "--help").stdout.split())
+        assert "--echoes-sent K How often a report is sent (echo)." in text
+        assert "--loud Shout (echo)." in text
+        assert "checking in (check-in)" in text
+        assert "Chance of an echo (echo)." in text
+    assert "--loud" not in run("calibrate", "users", "--help").stdout  # of those with users only
+    assert "--loud" not in run("audit", "--help").stdout
+    plain = ("epsilon", "echo", "--sigma", 4, "--delta", "1e-5", "--echoes-sent", 2)
+    for more, same in ((), (8**0.5)), (("--loud",), 2.0), (("--loud", "--rate", "1/4"), 4.0):
+        (row,) = rows(*plain, *more)
+        assert row["epsilon"]["upper"] == pytest.approx(LocalGaussian(sigma=same).epsilon(delta=1e-5).upper, rel=1e-9)
+    assert "echo (echoes = 2, rate = 0.25, " in run(*plain, "--rate", 0.25).stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("echo", "--sigma", 1), "echoes_sent must be given for echo: add --echoes-sent"),
+        (("echo", "--sigma", 1, "--echoes-sent", "x"), "echoes_sent must be a number"),
+        (
+            ("echo", "--sigma", 1, "--users", 2),
+            "users is not a parameter of echo, which has echoes_sent, rate, loud",
+        ),
+        (("local", "--sigma", 1, "--loud"), "loud is not a parameter of local"),
+    ],
+)
+def test_fields_of_a_new_mechanism_are_checked(echo, words, message):
+    result = run("epsilon", *words, "--delta", "1e-5")
+    assert result.exit_code == 2
+    assert message in " ".join(result.output.split())
+
+
+def test_a_mechanism_that_is_not_public_is_not_offered(monkeypatch):
+    monkeypatch.setitem(MECHANISMS, "Echo", Echo)
+    assert "echo" not in options.kinds()
+
+
+def test_the_first_page_names_every_mechanism():
+    text = " ".join(run("--help").stdout.split()).split("Mechanisms:")[1]
+    for label in options.kinds():
+        assert label in text, f"{label} is missing in the help of shoal.cli.app"
+
+
+def test_options_for_mechanisms_can_be_completed():
+    words = {"COMP_WORDS": "shoal epsilon --us", "COMP_CWORD": "2", "_SHOAL_COMPLETE": "complete_bash"}
+    assert CliRunner().invoke(app, [], env=words, prog_name="shoal").stdout.split() == ["--users"]
+
+
+# ---------------------------------------------------------------------------------------------
+# Errors
+
+
+def test_only_a_target_that_cannot_be_met_is_called_not_reachable(monkeypatch):
+    words = ("calibrate", "rounds", "shuffle", "--users", 1000, "--sigma", 3, "--epsilon", 0.05, "--delta", "1e-6")
+    result = run(*words)
+    assert result.exit_code == 0
+    assert "not reachable" in result.stdout  # for any crowd, one round costs more
+    assert "the cost of one round" in result.stdout
+    broken = shoal.calibrate.rounds
+
+    def rounds(m, **asked):
+        if m.crowd == "any":
+            raise ValueError("a bug")
+        return broken(m, **asked)
+
+    monkeypatch.setattr(shoal.calibrate, "rounds", rounds)
+    result = run(*words)
+    assert result.exit_code == 2
+    assert "not reachable" not in result.output
+    assert result.stderr == "shoal: a bug\n"
+
+
+@pytest.mark.parametrize("error", [TypeError, KeyError, ModuleNotFoundError, AssertionError])
+def test_a_bug_keeps_its_traceback(monkeypatch, error):
+    def broken(*_, **__):
+        raise error("a bug")
+
+    monkeypatch.setattr(LocalGaussian, "epsilon", broken)
+    result = run("epsilon", "local", "--sigma", 1, "--delta", "1e-5")
+    assert isinstance(result.exception, error)
+    assert "shoal:" not in result.output
+
+
+def test_a_missing_extra_is_told_before_the_work(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for words in (
+        ("demo",),
+        ("epsilon", *SHUFFLE, "--delta", "1e-5", "--plot", "a.png"),
+        ("delta", *SHUFFLE, "--epsilon", 1, "--plot", "a.png"),
+        ("rdp", *SHUFFLE, "--plot", "a.png"),
+        ("tradeoff", *SHUFFLE, "--plot", "a.png"),
+        ("compare", *SHUFFLE, "--delta", "1e-5", "--plot", "a.png"),
+        ("reproduce", "all"),
+    ):
+        result = run(*words)
+        assert result.exit_code == 2
+        assert result.stdout == ""
+        assert (
+            result.stderr == "shoal: plot needs matplotlib (matplotlib was not found): pip install 'shoal-dp[plot]'\n"
+        )

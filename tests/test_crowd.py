@@ -58,13 +58,12 @@ def test_nowhere_above_what_clones_gave(part):
     """The bound by Gaussian clones, version 0.1, at hundreds of points of which a third is looked at each time."""
     for case in OLD[part :: 3 * PARTS]:
         m = from_dict(case["fields"])
-        if m.adjacency == "replace" and m.users <= 4:
-            continue  # with hardly anybody else, clones seen from the user itself were better
         found = How.checked("tight", None, pld.ACCURACY, ends="upper").answer(
             bounds([(m, case["rounds"])]), case["delta"], EPSILON
         )
-        # Clones were better by some tenths of a per cent where there is so little noise that nearly all is local.
-        assert found.upper <= case["upper"] * (1 + (1e-3 if m.sigma >= 0.75 else 1e-2)), case
+        # Clones were better where next to nothing is gained on the report in the clear: 10.034 instead of 10.045.
+        better = 1.2e-3 if (m.users, m.sigma) == (246_600, 0.6235) else 2e-6
+        assert found.upper <= case["upper"] * (1 + better), case
 
 
 def test_one_user_is_the_local_guarantee():
@@ -223,19 +222,34 @@ def test_one_round_by_way_of_zero_in_prices():
         assert m.epsilon(delta=1e-6).upper * 0.999 <= found <= 1.02 * m.epsilon(delta=1e-6).upper
 
 
+def of_any(m, rounds=3, delta=1e-6):
+    return How.checked("tight", None, pld.ACCURACY, ends="upper").answer(bounds([(m, rounds)]), delta, EPSILON).upper
+
+
 SCANS = [
-    ("users", Shuffle(users=10, sigma=3.0), np.unique(np.geomspace(10, 10**7, 14).astype(int)).tolist(), -1),
-    ("sigma", Shuffle(users=2_000, sigma=3.0), np.geomspace(0.7, 300.0, 14).tolist(), -1),
-    ("rate", ShuffledCheckIn(users=2_000, rate=0.1, sigma=3.0), np.geomspace(1e-4, 1.0, 12).tolist(), 1),
-    ("sample", SubsampledShuffle(users=2_000, sample=10, sigma=3.0), [1, 2, 5, 10, 30, 100, 300, 1000, 2000], 1),
+    ("users", Shuffle(users=10, sigma=3.0), np.unique(np.geomspace(2, 10**7, 9).astype(int)).tolist(), -1),
+    ("sigma", Shuffle(users=2_000, sigma=3.0), np.geomspace(0.4, 300.0, 9).tolist(), -1),
+    ("rate", ShuffledCheckIn(users=2_000, rate=0.1, sigma=3.0), np.geomspace(1e-4, 1.0, 7).tolist(), 1),
+    ("sample", SubsampledShuffle(users=2_000, sample=10, sigma=3.0), [1, 5, 30, 300, 2000], 1),
+    # small crowds
+    ("users", Shuffle(users=2, sigma=8.0), [2, 3, 4, 6, 9, 14, 25, 40], -1),
+    ("sigma", Shuffle(users=3, sigma=8.0), np.geomspace(0.4, 300.0, 20).tolist(), -1),
+    ("rate", ShuffledCheckIn(users=2, rate=0.1, sigma=4.0), [0.005, 0.02, 0.1, 0.3, 0.6, 0.9, 0.99, 0.995, 1.0], 1),
+    ("sample", SubsampledShuffle(users=200, sample=10, sigma=8.0), [1, 3, 10, 50, 120, 199, 200], 1),
+    # where the rules for thinnings and groups change
+    ("users", ShuffledCheckIn(users=9, rate=0.2, sigma=1.6), [8, 9, 10, 11], -1),
+    ("users", Shuffle(users=9, sigma=1.6), [300, 301, 376, 377], -1),
+    ("users", Shuffle(users=9, sigma=3.0), [79, 80, 89, 90, 799, 800, 895, 896, 897], -1),
+    ("sigma", Shuffle(users=200, sigma=3.0), [1.2499, 1.25, 1.399, 1.401, 1.7499, 1.75, 1.959, 1.961], -1),
+    ("rate", ShuffledCheckIn(users=1_000, rate=0.1, sigma=2.0), [0.071, 0.072, 0.0799, 0.08], 1),
 ]
 
 
 @pytest.mark.parametrize(("field", "m", "values", "sign"), SCANS, ids=lambda v: v if isinstance(v, str) else "")
 def test_monotone(field, m, values, sign):
-    settings = How.checked("tight", None, pld.ACCURACY, ends="upper")
-    found = [settings.answer(bounds([(m.replace(**{field: v}), 3)]), 1e-6, EPSILON).upper for v in values]
-    assert all(sign * (after - before) >= 0.0 for before, after in itertools.pairwise(found))
+    found = [of_any(m.replace(**{field: v})) for v in values]
+    for before, after in itertools.pairwise(found):
+        assert sign * (after - before) >= -1e-12 * before  # two grids, one law: the last digits
 
 
 def test_monotone_in_rounds_and_the_largest_number_is_found():
@@ -246,7 +260,7 @@ def test_monotone_in_rounds_and_the_largest_number_is_found():
     def spent(rounds):
         return settings.answer(bounds([(m, rounds)]), 1e-5, EPSILON).upper
 
-    found = [spent(t) for t in range(230, 310, 4)]
+    found = [spent(t) for t in range(130, 330)]
     assert all(before <= after for before, after in itertools.pairwise(found))
     most = calibrate.rounds(m, epsilon=1.0, delta=1e-5)
     assert spent(most) <= 1.0 < spent(most + 1)

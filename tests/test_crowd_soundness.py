@@ -328,7 +328,7 @@ MANY = [  # mechanism, epsilons, crowds of each kind
     (ShuffledCheckIn(users=30, rate=0.5, sigma=1.5), (0.2, 0.6), 10),
     (ShuffledCheckIn(users=1_000, rate=0.2, sigma=3.0), (0.01, 0.03), 10),
     (SubsampledShuffle(users=60, sample=20, sigma=1.5), (0.1, 0.4), 4),
-    (SubsampledShuffle(users=200, sample=50, sigma=3.0), (0.03, 0.08), 4),
+    (SubsampledShuffle(users=200, sample=100, sigma=3.0), (0.03, 0.08), 4),
 ]
 
 

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from shoal import ShuffledCheckIn
 from shoal.cli.app import app
-from shoal.cli.show import rounded
+from shoal.interval import rounded
+from shoal.paper.reproduce import PACKAGED_RUN
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "README.md"]
@@ -57,12 +58,12 @@ def test_commands_run(page, tmp_path, monkeypatch):
 
 def test_examples_in_the_help_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    source = "".join(p.read_text() for p in sorted((ROOT / "src" / "shoal" / "cli").glob("*.py")))
+    source = "".join(p.read_text() for p in sorted((ROOT / "src" / "shoal" / "cli").rglob("*.py")))
     examples = re.findall(r"^\s+\"?(shoal [a-z].*?)(?:\\n\\n\"|\"?,?)$", source, re.MULTILINE)
     assert len(examples) >= 12
     for example in examples:
         words = shlex.split(example)[1:]
-        if words[0] == "train" or words[:2] == ["reproduce", "all"] or "--run" in words:
+        if words[0] in ("train", "explore") or words[:2] == ["reproduce", "all"] or "--run" in words:
             # Minutes or more, and run in tests of their own: here the words must be understood.
             get_command(app).commands[words[0]].make_context(words[0], words[1:])
             continue
@@ -88,7 +89,7 @@ def test_local_links_lead_somewhere(page):
 def test_the_table_of_the_mnist_run_is_that_of_its_files():
     """Rounds, accuracy and each epsilon (rounded up) of the page are those of the metrics and the ledger."""
     page = (ROOT / "docs" / "explanation" / "mnist.md").read_text()
-    folder = ROOT / "results" / "mnist-check-in"
+    folder = PACKAGED_RUN
     metrics, ledger = (
         {row["round"]: row for row in map(json.loads, (folder / name).read_text().splitlines())}
         for name in ("metrics.jsonl", "privacy.jsonl")

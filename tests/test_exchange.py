@@ -91,6 +91,20 @@ def test_hypergeometric_masses(kept, users, sample):
     assert law.cdf(first - 1) + law.sf(counts[-1]) <= 1e-12
 
 
+@pytest.mark.parametrize(
+    ("users", "sample", "kept"), [(5, 2, 0.3), (5, 5, 0.6), (69, 1, 0.2), (1000, 300, 0.5), (10**6, 50, 1.0)]
+)
+def test_masses_of_a_fixed_size(users, sample, kept):
+    """User 1 is drawn with probability m / n, then it is one of those that count."""
+    first, masses = exchange._counted(users, sample, kept, 1e-12)
+    counts = np.arange(first, first + len(masses))
+    away, there = stats.binom(sample, kept), stats.binom(sample - 1, kept)
+    part = sample / users
+    assert masses == pytest.approx((1 - part) * away.pmf(counts) + part * there.pmf(counts - 1), rel=1e-8, abs=1e-14)
+    assert masses.sum() == pytest.approx(1.0, abs=1e-13)
+    assert there.sf(counts[-1] - 1) + away.sf(counts[-1]) + away.cdf(first - 1) <= 1e-12
+
+
 @pytest.mark.parametrize(("trials", "chance"), [(3, 0.4), (68, 0.75), (999, 0.5), (10**6, 0.8)])
 def test_blocks_cover_all_counts_and_are_narrow(trials, chance):
     first, masses = exchange._counts(trials, chance, 1e-18)
@@ -110,15 +124,16 @@ def draws_of_f(crowd, thin, games, seed):
     found = np.empty(games)
     kept = rng.binomial(n - 1, thin.kept, games) if thin.kept < 1.0 else np.full(games, n - 1)
     for game in range(games):
-        k = int(kept[game])
         if crowd.sample is None:
-            there = rng.random(k + 1) < crowd.ratio.rate
+            there = rng.random(int(kept[game]) + 1) < crowd.ratio.rate
+            present, others, over = bool(there[0]), int(there[1:].sum()), kept[game] + 1
         else:
-            there = np.arange(k + 1) < rng.hypergeometric(crowd.sample, n - crowd.sample, k + 1)
-            rng.shuffle(there)
-        v = math.exp(r * rng.normal() - r**2 / 2) if there[0] else 1.0
-        terms = draw_terms(rng, r, thin, v, int(there[1:].sum()))
-        found[game] = 1.0 + ((v - 1.0) + (terms + v - 1.0).sum()) / (k + 1)
+            present = bool(rng.random() < crowd.sample / n)
+            others = int(rng.binomial(crowd.sample - present, thin.kept))
+            over = present + others + thin.kept * (n - crowd.sample)
+        v = math.exp(r * rng.normal() - r**2 / 2) if present else 1.0
+        terms = draw_terms(rng, r, thin, v, others)
+        found[game] = 1.0 + ((v - 1.0) + (terms + v - 1.0).sum()) / over
     return found
 
 

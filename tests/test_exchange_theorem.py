@@ -384,6 +384,19 @@ class Crowds:
         ]
 
 
+def fixed_size(crowds: Crowds) -> Law:
+    """f* of a fixed size in which g alone, user 1 and the kept users among those drawn, is revealed."""
+    theorem, n, m, found = Theorem(crowds=crowds), crowds.users, crowds.sample or 0, []
+    for g in range(m + 1):
+        over = g + crowds.kept * (n - m)
+        for present, own, likely in ((1.0, 1, m / n), (0.0, 0, 1.0 - m / n)):
+            if own <= g and likely > 0.0:
+                chance = likely * binom.pmf(g - own, m - own, crowds.kept)
+                total = theorem.sum(theorem.single(present), g - own, 0, False)  # 1 + the sum itself
+                found.append(total.affine(1.0 / over, 1.0 - 1.0 / over).given(chance))
+    return mixture(found)
+
+
 def sampled(users: int, sample: int, seats: int) -> Iterator[tuple[int, float]]:
     """How many of `seats` of the users are among the `sample` drawn, with probabilities."""
     for g in range(max(0, sample - users + seats), min(sample, seats) + 1):
@@ -488,6 +501,23 @@ def test_every_crowd_is_below_the_theorem_in_the_convex_order(
     assert np.abs(bound.mean() - 1.0).max() < ROUND_OFF
     assert excess(truth, bound).max() < ROUND_OFF
     assert (bound.variance() > 1.01 * truth.variance()).mean() > 0.3  # it is no equality
+
+
+@pytest.mark.parametrize(
+    ("users", "letters", "cases", "sample"), [(2, 3, 1_500, 1), (3, 3, 1_000, 1), (3, 3, 1_000, 2)]
+)
+def test_a_fixed_size_needs_to_reveal_no_more_than_how_many_count(
+    users: int, letters: int, cases: int, sample: int
+) -> None:
+    crowds = Crowds.draw(users, letters, cases, "fixed size", sample)
+    truth, bound, more = crowds.law(), fixed_size(crowds), Theorem(crowds=crowds).law()
+    assert np.abs(bound.mass.sum(axis=-1) - 1.0).max() < ROUND_OFF
+    assert np.abs(bound.mean() - 1.0).max() < ROUND_OFF
+    assert excess(truth, bound).max() < ROUND_OFF
+    assert (bound.variance() < more.variance() * (1.0 - 1e-3)).mean() > 0.3  # better than with K revealed
+    # With another share for those who were not drawn it is wrong.
+    wrong = fixed_size(replace(crowds, kept=np.minimum(1.0, 1.3 * crowds.kept)))
+    assert (excess(truth, Law(wrong.at, bound.mass)) > 1e-6).sum() > 10
 
 
 def test_there_are_enough_finite_crowds() -> None:

@@ -2,15 +2,20 @@
 
 import base64
 import collections
+import contextlib
 import hashlib
 import importlib.util
 import itertools
 import json
 import math
 import os
+import pathlib
 import re
 import secrets
+import shutil
+import socket
 import sqlite3
+import ssl
 import sys
 import threading
 import time
@@ -24,6 +29,7 @@ if sys.version_info < (3, 11):
 
 import httpx
 import mpmath
+import tomllib
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
@@ -56,6 +62,7 @@ from shoal.integrations.flower.report import (
     RefusedError,
     Task,
     counted,
+    numbers,
     opening,
     seal,
     unseal,
@@ -96,12 +103,20 @@ def key():
     return X25519PrivateKey.generate()
 
 
+def opened(sealed, *, task=TASK, number, key, longest=None):
+    """Token and numbers of a sealed report, None for a dummy's."""
+    token, content = unseal(sealed, task=task, number=number, key=key)
+    report, values = numbers(content, longest=task.longest if longest is None else longest)
+    assert report or not values.any()
+    return token, values if report else None
+
+
 # ------------------------------------------------------------------------------------ reports
 
 
 def test_a_report_comes_back_as_it_was(key):
     values = np.linspace(-3, 3, 12)
-    token, found = unseal(
+    token, found = opened(
         seal(values, task=TASK, number=7, key=key.public_key(), token=TOKEN), task=TASK, number=7, key=key
     )
     assert token == TOKEN
@@ -113,7 +128,7 @@ def test_reports_and_dummies_have_one_length_and_nothing_in_common(key):
     sealed = [seal(v, task=TASK, number=1, key=pub, token=TOKEN) for v in (None, None, np.zeros(12), np.full(12, 4.0))]
     assert {len(s) for s in sealed} == {TASK.length} == {48 + 1 + 16 + 48}
     assert len({s[i : i + 8] for s in sealed for i in range(0, TASK.length - 8)}) == 4 * (TASK.length - 8)
-    assert unseal(sealed[0], task=TASK, number=1, key=key)[1] is None
+    assert opened(sealed[0], number=1, key=key)[1] is None
 
 
 @pytest.mark.parametrize(
@@ -167,7 +182,7 @@ def test_wrong_lengths_are_refused(key, length):
 def test_nonsense_inside_a_good_seal_is_refused(key, inside):
     sealed = SUITE.encrypt(inside, key.public_key(), info=TASK.info(1))
     with pytest.raises(RefusedError, match="content"):
-        unseal(sealed, task=TASK, number=1, key=key)
+        opened(sealed, number=1, key=key)
 
 
 def test_info_says_what_a_report_is_bound_to():
@@ -281,9 +296,10 @@ def test_secure_noise_is_opendp_on_its_grid():
 # ------------------------------------------------------------------------------------ the node
 
 
-def signed(signer, terms, number, size=12):
+def signed(desk, number, *, size=12, signer=None, key=None, model=1.0):
     """The analyst's signature under a round whose model is all ones."""
-    return signer.sign(opening(terms, number, np.ones(size)))
+    content = opening(desk.node.task, number, np.full(size, model), (key or desk.key).public_key())
+    return (signer or desk.signer).sign(content)
 
 
 class Desk:
@@ -318,7 +334,7 @@ class Desk:
         self.trained = 0
 
     def ask(self, number, *, update=0.0, app=None, kind="train", size=12, signature=None, **config):
-        signature = signed(self.signer, self.node.task, number, size) if signature is None else signature
+        signature = signed(self, number, size=size) if signature is None else signature
         sent = RecordDict(
             {
                 "arrays": ArrayRecord({"w": Array(np.ones(size, np.float32))}),
@@ -353,7 +369,7 @@ class Desk:
         return reply.error.code
 
     def opened(self, number, **kwargs):
-        return unseal(self.sealed(number, **kwargs), task=self.node.task, number=number, key=self.key)[1]
+        return opened(self.sealed(number, **kwargs), task=self.node.task, number=number, key=self.key)[1]
 
 
 @pytest.fixture
@@ -401,7 +417,7 @@ def test_work_and_length_do_not_depend_on_the_coin(desk, monkeypatch):
 def test_the_token_is_that_of_the_node_and_the_round_whatever_the_coin(desk, monkeypatch):
     for number, toss in ((1, 0), (2, 2**128 - 1)):
         monkeypatch.setattr(client_module.secrets, "randbits", lambda bits, toss=toss: toss)
-        token, values = unseal(desk.sealed(number), task=TASK, number=number, key=desk.key)
+        token, values = opened(desk.sealed(number), number=number, key=desk.key)
         assert token == tokens.token(desk.secret, task=TASK, number=number)
         assert (values is None) == (toss > 0)
 
@@ -418,16 +434,25 @@ def test_a_message_for_a_late_round_does_not_kill_a_node(desk):
     """Only the analyst opens rounds: a message that somebody made up is refused, and nothing has changed."""
     desk.sealed(1)
     stranger = Ed25519PrivateKey.generate()
-    for forged in (b"", b"x" * 64, signed(stranger, TASK, 5), signed(desk.signer, TASK, 4)):
+    for forged in (b"", b"x" * 64, signed(desk, 5, signer=stranger), signed(desk, 4)):
         assert desk.refused(5, signature=forged) == 104
-    assert desk.refused(1_000, signature=signed(stranger, TASK, 1_000)) == 104
+    assert desk.refused(100, signature=signed(desk, 100, signer=stranger)) == 104
+    assert desk.refused(1_000, signature=signed(desk, 1_000, signer=stranger)) == 107  # there is no key for it
     assert desk.trained == 1
     assert desk.sealed(2)  # as if nothing had been
 
 
 def test_a_model_that_the_analyst_did_not_sign_is_refused(desk):
-    signature = desk.signer.sign(opening(TASK, 1, np.zeros(12)))
-    assert desk.refused(1, signature=signature) == 104
+    assert desk.refused(1, signature=signed(desk, 1, model=0.0)) == 104
+
+
+def test_a_node_that_was_given_another_key_does_not_seal_to_it(tmp_path):
+    """Whoever hands out node.toml could put a key of its own into it, open the reports and seal them again."""
+    own = X25519PrivateKey.generate()
+    desk = Desk(tmp_path, keys=(own.public_key(),))
+    assert desk.refused(1) == 104  # signed by the analyst, who opens rounds with its own key
+    assert desk.trained == 0
+    assert desk.sealed(1, signature=signed(desk, 1, key=own))
 
 
 def test_earlier_rounds_and_too_many_are_refused(desk):
@@ -486,8 +511,24 @@ def test_a_damaged_state_means_no_report(desk):
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
     assert desk.refused(2) == 103
-    path.write_bytes(content[:10])
-    assert desk.refused(2) == 103
+    content[len(content) // 2] ^= 1
+    for cut in range(len(content)):
+        path.write_bytes(content[:cut])
+        assert desk.refused(2) == 103
+    path.write_bytes(content)
+    assert desk.sealed(2)
+
+
+def test_a_join_that_broke_off_leaves_no_second_copy_of_the_secret(tmp_path):
+    desk = Desk(tmp_path)
+    desk.node.secret.write_text(tokens.secret_text(desk.secret))
+    with pytest.raises(ValueError, match="has joined already"):
+        join(desk.node)
+    assert not desk.node.secret.exists()
+    desk.node.secret.write_text(tokens.secret_text(secrets.token_bytes(32)))  # of somebody else: not ours to remove
+    with pytest.raises(ValueError, match="has joined already"):
+        join(desk.node)
+    assert desk.node.secret.exists()
 
 
 def test_the_state_is_written_before_a_report_leaves(desk, monkeypatch):
@@ -537,8 +578,12 @@ def test_changed_settings_do_not_inherit_an_answer(desk, tmp_path):
     assert other.refused(1) == 103
 
 
+class Odd(BaseException):
+    pass
+
+
 @pytest.mark.filterwarnings("ignore::shoal.AccuracyWarning")
-@pytest.mark.parametrize("kind", ["error", "exit", "keys", "shapes", "message", "nan"])
+@pytest.mark.parametrize("kind", ["error", "exit", "odd", "keys", "shapes", "message", "nan"])
 def test_a_training_that_fails_is_the_zero_update_and_says_nothing(tmp_path, kind):
     desk = Desk(tmp_path, terms=task(rate=1.0, sigma=1e-2, epsilon=1e6), rounds=1)
 
@@ -547,6 +592,8 @@ def test_a_training_that_fails_is_the_zero_update_and_says_nothing(tmp_path, kin
             raise RuntimeError("patient 17 has no label")
         if kind == "exit":
             sys.exit("patient 17")
+        if kind == "odd":
+            raise Odd("patient 17")
         if kind == "message":
             return Message(Error(code=1, reason="patient 17"), reply_to=message)
         arrays = {"keys": {"v": np.ones(12)}, "shapes": {"w": np.ones(11)}, "nan": {"w": np.full(12, np.nan)}}[kind]
@@ -592,6 +639,11 @@ def test_a_node_without_settings_says_what_to_do(desk, monkeypatch, caplog):
         (
             'keys = ["x"]\nepoch = 1\nsigner = "x"\nrounds = 1\nstate = "s"\nsecret = "s"\n[task]\nname = "a"\n',
             "must have clip, corrupt, crowd, delta, dimension, epsilon, minimum, name, noise, rate, sigma, got name",
+        ),
+        (
+            'keys = 1\nepoch = 1\nsigner = "x"\nrounds = 1\nstate = "s"\nsecret = "s"\n[task]\n'
+            + "".join(f"{f} = 1\n" for f in Task.__dataclass_fields__),
+            "must have texts for secret, state and signer, and a list of keys",
         ),
     ],
 )
@@ -677,6 +729,67 @@ def test_a_later_roster_adds_nodes_and_keeps_the_others(tmp_path):
     assert {oct(os.stat(p).st_mode)[-3:] for p in (home / "registrar.json", *new)} == {"600"}
 
 
+def test_an_enrolment_that_breaks_off_goes_on_with_the_same_secrets(tmp_path, monkeypatch):
+    real = files.replace
+
+    def breaks(path, pieces):
+        if path.suffix == ".roster":
+            raise KeyboardInterrupt
+        real(path, pieces)
+
+    monkeypatch.setattr(files, "replace", breaks)
+    with pytest.raises(KeyboardInterrupt):
+        tokens.enrol(tmp_path / "r", task=TASK, nodes=5, first=1, last=2)
+    given = {p.name: p.read_bytes() for p in (tmp_path / "r" / "secrets").iterdir()}
+    monkeypatch.undo()
+    _, new = tokens.enrol(tmp_path / "r", task=TASK, nodes=5, first=1, last=2)
+    assert {p.name: p.read_bytes() for p in new} == given
+    (tmp_path / "r" / "registrar.json").unlink()  # forgotten, as it should be: nobody can be added, nothing is lost
+    with pytest.raises(ValueError, match=r"registrar\.json is gone.* enrol in a new folder"):
+        tokens.enrol(tmp_path / "r", task=TASK, nodes=6, first=3, last=4)
+    assert {p.name: p.read_bytes() for p in new} == given
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": "shoal roster 1"},
+        {"task": None},
+        {"first": 0, "last": 1},
+        {"first": 3, "last": 2, "nodes": 10**7},
+        {"first": 1.0},
+        {"first": True},
+        {"last": "2"},
+        {"nodes": -5},
+        {"nodes": 10**18},
+        {"path": "/etc/passwd"},
+        {"more": 1},
+    ],
+    ids=str,
+)
+def test_rosters_that_are_not_what_they_say_are_refused(tmp_path, change):
+    path, _ = tokens.enrol(tmp_path / "r", task=TASK, nodes=5, first=1, last=2)
+    line, _, rest = path.read_bytes().partition(b"\n")
+    path.write_bytes(json.dumps({**json.loads(line), **change}).encode() + b"\n" + rest)
+    with pytest.raises(ValueError, match=r"must be a roster from 'shoal flower enrol'|is damaged: it has"):
+        tokens.Roster.read(path)
+
+
+def test_a_roster_cut_off_or_with_a_mark_twice_is_refused(tmp_path, home):
+    path, _ = tokens.enrol(tmp_path / "r", task=TASK, nodes=5, first=1, last=2)
+    content = path.read_bytes()
+    for cut in range(len(content)):
+        path.write_bytes(content[:cut])
+        with pytest.raises(ValueError, match=r"this is something else|is damaged"):
+            home.admit(path)
+    path.write_bytes(content[:-16] + content[-32:-16])
+    with pytest.raises(ValueError, match="is damaged in round 2: ask the registrar again"):
+        home.admit(path)
+    path.write_bytes(content[:-32] + content[-16:] + content[-32:-16])
+    with pytest.raises(ValueError, match="is damaged in round 2"):
+        home.admit(path)
+
+
 def test_a_roster_takes_sixteen_bytes_for_a_node_and_a_round(tmp_path):
     """1,000 nodes for 1,000 rounds are 16 MB: what is measured here, a hundred times over."""
     path, _ = tokens.enrol(tmp_path / "r", task=TASK, nodes=100, first=1, last=100)
@@ -755,13 +868,13 @@ def test_a_round_is_entered_with_the_users_that_count(home):
         sealed_by(home, 56, 1, np.full(12, 3.4e38)),  # finite, and far from what clipping and noise give
     ]
     answer = close_round(home, 1, batch(home, 1, vectors(1, None, 1), bad=bad))
-    assert (answer["users"], answer["refused"]) == (4, 8)
+    assert (answer["users"], answer["refused"]) == (5, 8)  # the last one was there, and its numbers are left out
     (row,) = home.rounds()
     assert row["refused"] == {"length": 0, "seal": 5, "content": 0, "norm": 1, "token": 1, "duplicate": 1}
     assert set(row["refused"]) == set(REASONS)
     assert row["reports"] == 3
-    assert home.accountant().ledger[0].mechanism == ShuffledCheckIn(users=4, rate=0.5, sigma=2.0, crowd="identical")
-    np.testing.assert_allclose(home.present()[1], np.full(12, 3 / (0.5 * 4)))
+    assert home.accountant().ledger[0].mechanism == ShuffledCheckIn(users=5, rate=0.5, sigma=2.0, crowd="identical")
+    np.testing.assert_allclose(home.present()[1], np.full(12, 3 / (0.5 * 5)))
 
 
 def test_the_shuffler_alone_cannot_isolate_a_user(tmp_path):
@@ -804,6 +917,46 @@ def test_the_ledger_never_counts_more_users_than_tokens_arrived(tmp_path_factory
     home.close()
 
 
+def test_a_refusal_does_not_depend_on_what_is_in_a_report(home):
+    """Rounds that are refused are in no ledger: what the shuffler is told then must not come from data."""
+    said = set()
+    for value in (None, np.ones(12), np.full(12, 1e30), np.full(12, np.nan)):
+        with pytest.raises(BatchError) as refusal:
+            close_round(home, 1, b"".join([sealed_by(home, 1, 1, value)] * 4))
+        said.add(str(refusal.value))
+    assert said == {"a round must have at least 3 users, got 1"}
+
+
+def test_the_steps_of_opening_do_not_tell_a_dummy_from_a_report(home):
+    """The shuffler can send one report a thousand times over, and look at the clock."""
+    seen = []
+
+    def steps(value, copies):
+        found, one = [], sealed_by(home, 1, 1, value)
+        receiving = home.receive(1)
+        here = os.path.dirname(analyst_module.__file__)
+
+        def trace(frame, event, _):
+            if not frame.f_code.co_filename.startswith(here):
+                return None
+            found.append((frame.f_code.co_name, frame.f_lineno))
+            return trace
+
+        sys.settrace(trace)
+        try:
+            receiving.feed(one * copies)
+        finally:
+            sys.settrace(None)
+            receiving.abandon()
+        seen.append(found)
+        return found
+
+    assert steps(None, 3) == steps(np.ones(12), 3)
+    assert sum(name == "numbers" for name, _ in steps(np.ones(12), 1)) > 2  # it was looked into
+    entered = [sum(name == "numbers" for name, _ in found) for found in seen]
+    assert len(set(entered)) == 1  # and once, however many copies there were
+
+
 def test_a_token_counts_once_under_any_seal(home):
     again = [sealed_by(home, 9, 1, np.ones(12)) for _ in range(3)]
     answer = close_round(home, 1, batch(home, 1, vectors(1, 1), bad=again))
@@ -829,10 +982,10 @@ def test_honest_reports_are_plausible_and_longer_ones_are_not(dimension):
             token=TOKEN,
         )
         if fine:
-            unseal(sealed, task=terms, number=1, key=key)
+            opened(sealed, task=terms, number=1, key=key)
         else:
             with pytest.raises(RefusedError, match="norm"):
-                unseal(sealed, task=terms, number=1, key=key)
+                opened(sealed, task=terms, number=1, key=key)
 
 
 def test_the_ledger_is_the_accountant(home):
@@ -895,6 +1048,24 @@ def test_a_folder_has_one_analyst_and_many_readers(home):
     reader.close()
 
 
+def test_two_analysts_that_get_past_the_lock_do_not_close_a_round_twice(home):
+    """Somebody has removed the file of the lock: each commit reads the ledger again, in its transaction."""
+    first = home.receive(1)
+    first.feed(batch(home, 1, vectors(1, 2, 3)))
+    (home.folder / "lock").unlink()
+    with contextlib.closing(Analyst(home.folder)) as other:
+        second = other.receive(1)
+        second.feed(batch(home, 1, vectors(4, 5, 6, 7)))
+        assert json.loads(first.finish())["users"] == 3
+        with pytest.raises(ConflictError, match="round must be 2"):
+            second.finish()
+        other.secrets = home.secrets
+        assert close_round(other, 2, batch(other, 2, vectors(1, 2, 3)))["round"] == 2
+        with pytest.raises(ConflictError, match="round 2 is closed"):
+            close_round(home, 2, batch(home, 2, vectors(1, 2, 3)))
+        assert len(home.accountant()) == len(other.accountant()) == 2
+
+
 def test_what_is_known_survives_a_restart(home):
     body = batch(home, 1, vectors(1, 2, 3))
     answer = close_round(home, 1, body)
@@ -944,6 +1115,9 @@ CHANGES = {
     "last": "DELETE FROM rounds WHERE round = 2",
     "model": "UPDATE models SET vector = RANDOMBLOB(96) WHERE round = 3",
     "settings": "UPDATE settings SET settings = REPLACE(settings, '50.0', '51.0')",
+    "last and its model": "DELETE FROM rounds WHERE round = 2; DELETE FROM models WHERE round = 3",
+    "all": "DELETE FROM rounds; UPDATE models SET round = 9 WHERE round = 1; DELETE FROM models WHERE round < 9; "
+    "UPDATE models SET round = 1",
 }
 
 
@@ -952,13 +1126,13 @@ def test_a_changed_digit_is_an_error_at_the_next_start_and_in_the_next_round(hom
     for number in (1, 2):
         close_round(home, number, batch(home, number, vectors(1, 2, 3, 4)))
     db = sqlite3.connect(home.folder / "analyst.db")
-    db.execute(CHANGES[change])
+    db.executescript(CHANGES[change])
     assert db.total_changes > 0
     db.commit()
     db.close()
     if change != "settings":
         with pytest.raises(DamagedError, match=r"analyst\.db is damaged"):
-            close_round(home, 3, batch(home, 3, vectors(1, 2, 3, 4)))
+            close_round(home, home.next_round, batch(home, home.next_round, vectors(1, 2, 3, 4)))
     home.close()
     with pytest.raises(DamagedError, match=r"analyst\.db is damaged"):
         Analyst(home.folder, reading=True)
@@ -966,11 +1140,89 @@ def test_a_changed_digit_is_an_error_at_the_next_start_and_in_the_next_round(hom
         Analyst(home.folder)
 
 
+def test_changed_settings_are_noticed_before_the_first_round(home):
+    home._db.execute(CHANGES["settings"])
+    home.close()
+    with pytest.raises(DamagedError, match="its settings are not as they were written"):
+        Analyst(home.folder)
+
+
+def test_an_end_that_is_missing_is_noticed_and_made_up_for(home):
+    """A backup of the database alone is put back after round 3; rounds 2 and 3 may have been published."""
+    close_round(home, 1, batch(home, 1, vectors(1, 2, 3, 4, 5)))
+    home._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    backup, old = (home.folder / "analyst.db").read_bytes(), (home.folder / "head").read_bytes()
+    bodies = [batch(home, n, vectors(1, 2, 3, 4, 5)) for n in (2, 3)]
+    for number, body in zip((2, 3), bodies, strict=True):
+        close_round(home, number, body)
+    spent = float(home.accountant().epsilon(delta=1e-5))
+    home.close()
+    for left in home.folder.glob("analyst.db*"):
+        left.unlink()
+    (home.folder / "analyst.db").write_bytes(backup)
+    words = ["analyst", "skip", str(home.folder), "--to"]
+    for reading in (False, True):
+        with pytest.raises(DamagedError, match=r"ends with round 1, and round 3 was closed; .* skip \S+ --to 4"):
+            Analyst(home.folder, reading=reading)
+    result = CliRunner().invoke(command, [*words, "3"])
+    assert result.exit_code == 2
+    assert "round must lie between 4 and 13, got 3" in result.output
+    assert "2 rounds were entered with the smallest crowd. Round 4 comes next." in invoke(*words, "4")
+    again = Analyst(home.folder)
+    again.secrets = home.secrets
+    least = ShuffledCheckIn(users=3, rate=0.5, sigma=2.0, crowd="identical")
+    assert [e.mechanism.users for e in again.accountant() for _ in range(e.rounds)] == [5, 3, 3]
+    assert again.accountant().ledger[-1].mechanism == least
+    assert float(again.accountant().epsilon(delta=1e-5)) > spent
+    for number, body in zip((2, 3), bodies, strict=True):  # neither is closed a second time, with whatever users
+        with pytest.raises(ConflictError, match="is closed"):
+            close_round(again, number, body)
+    assert close_round(again, 4, batch(again, 4, vectors(1, 2, 3)))["round"] == 4
+    again.close()
+    (home.folder / "head").write_text("x")
+    with pytest.raises(DamagedError, match="head is missing or damaged"):
+        Analyst(home.folder)
+    assert "0 rounds were entered" in invoke(*words, "5")
+    Analyst(home.folder).close()
+    (home.folder / "head").write_bytes(old)  # a crash before the head was written
+    Analyst(home.folder).close()
+    assert json.loads((home.folder / "head").read_text())["round"] == 4
+    (home.folder / "head").write_text(json.dumps({"round": 2, "chain": "00" * 32}))
+    with pytest.raises(DamagedError, match="of different analysts"):
+        Analyst(home.folder)
+
+
+def test_a_write_ahead_log_that_is_cut_off_anywhere_is_noticed(home, tmp_path):
+    """After kill -9 the last rounds are in the log only, and SQLite forgets what is cut off without a word."""
+    for number in (1, 2, 3):
+        close_round(home, number, batch(home, number, vectors(1, 2, 3)))
+    log = (home.folder / "analyst.db-wal").read_bytes()
+    assert len(log) > 6 * 4096
+    cuts = {0, 1, 31, 32, 33, len(log) - 1, *range(32, len(log), 4096 + 24), *range(7, len(log), 9_999)}
+    noticed = 0
+    for cut in sorted(cuts):
+        copy = tmp_path / "copy"
+        shutil.copytree(home.folder, copy, ignore=shutil.ignore_patterns("*-shm"))
+        (copy / "analyst.db-wal").write_bytes(log[:cut])
+        try:
+            with contextlib.closing(Analyst(copy)) as found:
+                assert len(found.rounds()) == 3
+        except DamagedError as error:
+            assert "restore" in str(error)  # noqa: PT017 (either is right, and nothing else)
+            noticed += 1
+        shutil.rmtree(copy)
+    assert noticed > 5
+
+
 DAMAGE = {
     "truncated database": ("analyst.db", 5_000, "analyst.db is damaged"),
     "no database": ("analyst.db", 40, "analyst.db is damaged"),
     "sign.key": ("sign.key", 30, "sign.key is damaged: restore it from a backup"),
     "password": ("password", 0, "password is missing or empty: write a new secret"),
+    "empty database": ("analyst.db", 0, "analyst.db is damaged"),
+    "head": ("head", 9, "head is missing or damaged: restore the folder from a backup"),
+    "sealing key": ("keys/00001.key", 30, "00001.key is damaged: restore it from a backup"),
+    "public keys": ("keys/public.json", 30, "public.json is missing or damaged"),
     "roster": ("rosters/0001.roster", 700, "0001.roster is damaged"),
 }
 
@@ -985,9 +1237,36 @@ def test_damaged_files_are_named_with_what_to_do(home, kind):
     path.write_bytes(path.read_bytes()[:left])
     with pytest.raises(ValueError, match=words):
         Analyst(home.folder)
-    result = CliRunner().invoke(command, ["analyst", "status", str(home.folder)])
+    result = CliRunner().invoke(command, ["analyst", "restore", str(home.folder), "--after", "1"])
     assert result.exit_code == 2
     assert "Traceback" not in result.output
+
+
+def test_a_key_of_somebody_else_is_noticed_before_nodes_are_asked(home):
+    (home.folder / "keys" / "00001.key").write_bytes((home.folder / "keys" / "00002.key").read_bytes())
+    with pytest.raises(DamagedError, match="is not the key that nodes were given"):
+        home.signature()
+    home.close()
+    with pytest.raises(DamagedError, match="is not the key that nodes were given"):
+        Analyst(home.folder)
+
+
+def test_a_database_cut_off_anywhere_is_one_sentence(home):
+    close_round(home, 1, batch(home, 1, vectors(1, 2, 3)))
+    home._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    home.close()
+    path = home.folder / "analyst.db"
+    content = path.read_bytes()
+    whole = []
+    for cut in sorted({0, 1, 15, 16, 99, 100, len(content) - 1, *range(0, len(content), 1_999)}):
+        path.write_bytes(content[:cut])
+        try:
+            with contextlib.closing(Analyst(home.folder)) as found:
+                assert [r["users"] for r in found.rounds()] == [3]
+                whole.append(cut)
+        except DamagedError as error:
+            assert "analyst.db is damaged" in str(error)  # noqa: PT017 (either is right, and nothing else)
+    assert min(whole, default=len(content)) > len(content) - 4096  # SQLite does not miss the last zeros of a page
 
 
 def test_a_flipped_bit_in_a_roster_is_noticed(home):
@@ -1162,8 +1441,35 @@ def test_an_analyst_is_not_made_twice_and_needs_a_fitting_model(tmp_path):
         Analyst.create(tmp_path / "b", setup(), model=np.ones(3))
     with pytest.raises(ValueError, match="made by 'shoal analyst init'"):
         Analyst(tmp_path / "nowhere")
-    secret = ("sign.key", "password", "keys/00001.key", "keys/00003.key")
-    assert {oct(os.stat(tmp_path / "a" / f).st_mode)[-3:] for f in secret} == {"600"}
+
+
+def test_what_is_secret_can_be_read_by_its_owner_only(tmp_path):
+    """Whatever the umask is, and whoever made the folder."""
+    old = os.umask(0)
+    try:
+        for name in ("analyst", "analyst-registrar", "journal", "node"):
+            (tmp_path / name).mkdir(mode=0o755)
+        home = settle(tmp_path / "analyst", setup())
+        desk = Desk(tmp_path / "node", home=home, state=tmp_path / "node" / "state")
+        close_round(home, 1, batch(home, 1, vectors(1, 2, 3)))
+        journal, modes = Journal(tmp_path / "journal"), set()
+
+        def arriving():
+            modes.update(p.stat().st_mode & 0o777 for p in (tmp_path / "journal").glob("*.spool"))
+            yield from (b"a", b"b")
+
+        journal.collect(1, arriving(), length=1, minimum=2)
+        assert modes == {0o600}
+        keys.make_certificates(tmp_path / "tls")
+        keys.make_node_key(tmp_path / "node" / "node.key")
+        public = {"lock", "test.lock", desk.path.name, "ca.pem", "server.pem", "node.key.pub"}
+        found = {p for p in tmp_path.rglob("*") if p.is_file()}
+        assert {"sign.key", "analyst.db-wal", "00001.key", "0001.roster", "test.state"} <= {p.name for p in found}
+        assert not [p for p in found if p.name not in public and p.stat().st_mode & 0o077]
+        journal.close()
+        home.close()
+    finally:
+        os.umask(old)
 
 
 @pytest.mark.parametrize(
@@ -1196,7 +1502,7 @@ def test_the_service_closes_a_round(web, home):
     asked = web.post("/v1/rounds").json()
     signature = base64.b64decode(asked.pop("opening"))
     assert asked == {"round": 1, "length": 113, "dimension": 12, "minimum": 3}
-    home.signer.public_key().verify(signature, opening(TASK, 1, np.zeros(12)))
+    home.signer.public_key().verify(signature, opening(TASK, 1, np.zeros(12), home.key(1).public_key()))
     assert web.get("/v1/rounds/1/model").content == bytes(48)
     body = batch(home, 1, vectors(1, 2, 3))
     first = web.put("/v1/rounds/1/reports", content=body, headers=OCTETS)
@@ -1270,6 +1576,15 @@ def test_an_exhausted_budget_is_a_refusal(tmp_path):
     assert web.put("/v1/rounds/1/reports", content=batch(home, 1, vectors(1, 2, 3))).status_code == 403
     assert "could exceed the budget of epsilon = 0.01" in web.post("/v1/rounds").json()["detail"]
     home.close()
+
+
+def test_a_folder_that_is_damaged_meanwhile_is_said_in_the_analysts_own_log(web, home, capsys):
+    close_round(home, 1, batch(home, 1, vectors(1, 2, 3)))
+    home._db.execute("UPDATE rounds SET users = 9")
+    answer = web.put("/v1/rounds/2/reports", content=batch(home, 2, vectors(1, 2, 3)), headers=OCTETS)
+    assert answer.status_code == 500
+    assert answer.json() == {"detail": "the analyst's folder is damaged, its own log says how"}
+    assert "line for round 1 is not as it was written; restore" in capsys.readouterr().err
 
 
 def test_deliveries_at_once_count_once(web, home):
@@ -1375,7 +1690,42 @@ def test_rounds_go_through_and_leave_nothing_behind(tmp_path, home):
     assert [r["users"] for r in home.rounds()] == [5, 5, 5]
     assert result.train_metrics_clientapp[3]["users"] == 5
     assert result.arrays["w"].numpy().shape == (3, 4)
-    assert [p.name for p in (tmp_path / "journal").iterdir()] == ["lock"]
+    assert {p.name for p in (tmp_path / "journal").iterdir()} == {"lock", "confirmed"}
+    assert strategy.journal.confirmed == 3
+    strategy.journal.close()
+
+
+def test_an_analyst_that_was_put_back_is_noticed(tmp_path, home):
+    """With the whole folder of an earlier time the analyst cannot tell; the shuffler and the nodes can."""
+    shutil.copytree(home.folder, tmp_path / "backup")
+    nodes, strategy = federation(tmp_path, home, 4), shuffler(tmp_path, LocalAnalyst(home))
+    strategy.start(nodes, TEMPLATE, num_rounds=2)
+    strategy.journal.close()
+    home.close()
+    old = Analyst(tmp_path / "backup")
+    again = shuffler(tmp_path, LocalAnalyst(old))
+    with pytest.raises(AnalystError, match="waits for round 1, and has closed round 2 before: it was put back"):
+        again.start(nodes, TEMPLATE, num_rounds=3)
+    assert len(nodes.received) == 8  # nobody was asked
+    (desk, *_) = nodes.desks.values()
+    desk.signer, desk.key = old.signer, old.key(1)
+    assert desk.refused(1, signature=signed(desk, 1)) == 106
+    old.skip(3)
+    again.start(nodes, TEMPLATE, num_rounds=3)
+    assert [r["users"] for r in old.rounds()] == [3, 3, 4]
+    again.journal.close()
+    old.close()
+
+
+def test_a_batch_whose_round_was_closed_with_another_one_does_not_stop_a_shuffler(tmp_path, home):
+    journal = Journal(tmp_path / "journal")
+    journal.collect(1, [sealed_by(home, i, 1, None) for i in range(4)], length=TASK.length, minimum=3)
+    journal.close()
+    close_round(home, 1, batch(home, 1, vectors(1, 2, 3)))
+    strategy = shuffler(tmp_path, LocalAnalyst(home))
+    strategy.start(federation(tmp_path, home, 4), TEMPLATE, num_rounds=2)
+    assert [r["users"] for r in home.rounds()] == [3, 4]
+    assert not list((tmp_path / "journal").glob("round-*"))
     strategy.journal.close()
 
 
@@ -1486,7 +1836,7 @@ def test_the_order_is_a_uniform_permutation(tmp_path):
     for number in range(1, 1201):
         path = journal.collect(number, [b"a", b"b", b"c"], length=1, minimum=2)
         seen[path.read_bytes()[:3]] += 1
-        journal.done(number)
+        journal.drop(number)
     assert len(seen) == 6
     assert stats.chisquare(list(seen.values())).pvalue > 1e-4
     journal.close()
@@ -1547,8 +1897,22 @@ def test_a_damaged_journal_is_set_aside_and_the_nodes_are_asked_again(tmp_path, 
     second.start(nodes, TEMPLATE, num_rounds=1)
     assert [r["users"] for r in home.rounds()] == [4]
     assert "is damaged: it is set aside" in caplog.text
-    assert [p.name for p in (tmp_path / "journal").glob("round-*")] == ["round-0000000001.damaged"]
+    assert not list((tmp_path / "journal").glob("round-*"))  # and gone when the round is over
     second.journal.close()
+
+
+def test_a_journal_cut_off_or_changed_anywhere_is_damaged(tmp_path):
+    path = tmp_path / "f"
+    files.replace_summed(path, [b"a report", b"another"])
+    content = path.read_bytes()
+    assert files.whole(path)
+    for cut in range(len(content)):
+        path.write_bytes(content[:cut])
+        assert not files.whole(path)
+        path.write_bytes(content[:cut] + bytes([content[cut] ^ 1]) + content[cut + 1 :])
+        assert not files.whole(path)
+    path.write_bytes(content + b"x")
+    assert not files.whole(path)
 
 
 def test_slow_nodes_do_not_hold_a_round(tmp_path, home, caplog):
@@ -1587,6 +1951,45 @@ def test_half_precision_is_refused_because_the_signature_would_not_hold(tmp_path
 def test_plain_http_is_refused():
     with pytest.raises(ValueError, match="url must start with https://"):
         AnalystClient(url="http://127.0.0.1", password="x")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("url = =", "must be a TOML file that can be read"), ('url = "x"', "must have journal, minimum, password, url")],
+)
+def test_bad_settings_of_a_shuffler_are_refused(tmp_path, text, words):
+    for path, said in ((tmp_path / "s.toml", words), (tmp_path / "none.toml", "must be a TOML file that can be read")):
+        (tmp_path / "s.toml").write_text(text)
+        with pytest.raises(ValueError, match=said):
+            Shuffler.from_file(path)
+
+
+@pytest.mark.parametrize("wrong", ["authority", "name"])
+def test_the_shuffler_knows_the_analyst_by_its_certificate(tmp_path, wrong):
+    keys.make_certificates(tmp_path / "own", hosts=("elsewhere.example",) if wrong == "name" else ("127.0.0.1",))
+    keys.make_certificates(tmp_path / "other")
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(tmp_path / "own" / "server.pem", tmp_path / "own" / "server.key")
+    asked = []
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def impostor():
+            with contextlib.suppress(OSError), context.wrap_socket(server.accept()[0], server_side=True) as one:
+                asked.append(one.recv(1))
+
+        thread = threading.Thread(target=impostor)
+        thread.start()
+        client = AnalystClient(
+            url=f"https://127.0.0.1:{server.getsockname()[1]}",
+            password="secret",
+            authority=tmp_path / ("other" if wrong == "authority" else "own") / "ca.pem",
+            patience=0.0,
+        )
+        with pytest.raises(AnalystError, match="CERTIFICATE_VERIFY_FAILED"):
+            client.open_round()
+        thread.join(10)
+        client.close()
+    assert asked == []  # not a byte of the password
 
 
 def test_files_are_whole_or_old(tmp_path):
@@ -1641,7 +2044,7 @@ def test_the_shuffler_sees_nothing_that_opens_or_tells_who_checked_in(tmp_path, 
                         continue
                     with pytest.raises(RefusedError):
                         unseal(sealed, task=TASK, number=wrong, key=other)
-            by_coin[unseal(sealed, task=TASK, number=number, key=home.key(number))[1] is not None].append(reply)
+            by_coin[opened(sealed, number=number, key=home.key(number))[1] is not None].append(reply)
     assert min(map(len, by_coin.values())) > 10
     for coin in by_coin.values():
         assert {len(r.content["report"]["sealed"]) for r in coin} == {TASK.length}
@@ -1708,6 +2111,7 @@ def test_the_analyst_sees_and_stores_no_name_no_time_no_order(tmp_path, home):
         "analyst.db",
         "analyst.db-wal",
         "analyst.db-shm",
+        "head",
         "keys",
         "lock",
         "password",
@@ -1805,14 +2209,38 @@ def test_the_commands_set_up_enrol_join_show_and_export(tmp_path):
     assert data["epsilon"]["any"]["upper"] >= data["epsilon"]["identical"]["upper"]
     assert data["epsilon"]["any"] == data["rounds"][0]["answer"]["epsilon"]
     table = invoke("analyst", "status", folder)
-    assert "identical crowd" in table
-    assert "any crowd" in table
+    for crowd in ("Identical", "Any"):  # the whole statement for each
+        assert f"{crowd} crowd: One round of check-in (users = 3, check-in rate = 0.5" in table
     out = tmp_path / "m.npy"
     invoke("analyst", "model", folder, "--out", out)
     np.testing.assert_allclose(np.load(out), np.full(12, 4.0))
     assert "Round 2 starts from the model as it was after round 0" in invoke("analyst", "restore", folder, "--after", 0)
     invoke("analyst", "model", folder, "--out", out)
     np.testing.assert_allclose(np.load(out), np.zeros(12))
+
+
+def test_the_numbers_of_the_how_to_are_those_of_its_commands(tmp_path, monkeypatch):
+    page = (pathlib.Path(__file__).parents[1] / "docs" / "howto" / "flower.md").read_text()
+    monkeypatch.chdir(tmp_path)
+    first, second = re.findall(r"^\$ shoal (.*)", page, re.MULTILINE)
+    made = invoke(*first.split())
+    invoke(*second.split())
+    (rounds,) = re.findall(r"Rounds: (\d+) at most", made)
+    assert f"({rounds} here)" in page
+    (tmp_path / "node.toml").write_bytes((tmp_path / "analyst" / "node.toml").read_bytes())
+    (enrol,) = re.findall(r"^shoal (flower enrol .*)", page, re.MULTILINE)
+    invoke(*enrol.replace("1000", "100").split())
+    (admit,) = re.findall(r"^shoal (analyst admit .*)", page, re.MULTILINE)
+    (tmp_path / f"digits-1-{rounds}.roster").write_bytes(
+        (tmp_path / f"registrar/digits-1-{rounds}.roster").read_bytes()
+    )
+    invoke(*admit.split())
+    # The file that the page shows is the one that was written, but for keys and paths.
+    (shown,) = re.findall(r"^```toml\n(keys.*?)^```", page, re.MULTILINE | re.DOTALL)
+    shown, written = tomllib.loads(shown), tomllib.loads((tmp_path / "node.toml").read_text())
+    assert list(shown) == list(written)
+    for name in ("epoch", "rounds", "secret", "pace", "task"):
+        assert shown[name] == written[name]
 
 
 def test_a_missing_package_is_one_sentence(monkeypatch):
@@ -1833,7 +2261,15 @@ def test_a_new_app_is_complete_and_learns(tmp_path, monkeypatch):
     assert model.evaluate(trained)["accuracy"] > 0.9 > model.evaluate(model.starting_arrays())["accuracy"]
     for name in ("client", "server"):
         assert importlib.import_module(f"my_app.{name}").app
-    for bad, words in (("My App", "must be 1 to 40 lower-case"), ("my-app", "must be a new or empty folder")):
+    (tmp_path / "file").write_text("")
+    for bad, words in (
+        ("My App", "must be 1 to 40 lower-case"),
+        ("my-app", "must be a new or empty folder"),
+        ("file", "must be a new or empty folder"),
+        ("class", "must not be that of a Python module"),
+        ("numpy", "must not be that of a Python module"),
+        ("json", "must not be that of a Python module"),
+    ):
         with pytest.raises(ValueError, match=words):
             template.write(tmp_path / bad)
     (tmp_path / "my-app" / "pyproject.toml").write_text("")
@@ -1848,6 +2284,10 @@ def test_the_proxy_names_what_it_lets_through(tmp_path):
     text = path.read_text()
     assert set(re.findall(r"location (\S+ ?\S*) {", text)) == {"/", *(f"= /v1/fleet/{w}" for w in link.FLEET)}
     assert not {"register-node", "unregister-node"} & set(link.FLEET)
+    path = link.write(
+        tmp_path / "p", host="::", port=8000, superlink=9000, authority=tmp_path / "tls" / "ca.pem", **files
+    )
+    assert "listen [::]:8000 ssl;" in path.read_text()
     with pytest.raises(ValueError, match="authority must be a file in PEM format"):
         link.write(tmp_path / "p", port=8000, superlink=9000, authority=tmp_path / "none.pem", **files)
     (tmp_path / "a b").mkdir()

@@ -14,6 +14,7 @@ import sys
 import sysconfig
 import threading
 import time
+import types
 
 import numpy as np
 import pytest
@@ -24,12 +25,16 @@ if sys.version_info < (3, 11):
 import httpx
 import schemathesis
 import uvicorn
+from cryptography.hazmat.primitives.asymmetric import ec
+from flwr.proto.fleet_pb2 import ActivateNodeRequest
+from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
 from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from shoal import Accountant, ShuffledCheckIn
 from shoal.integrations.flower import digits, files, keys, link, run, tokens
+from shoal.integrations.flower import service as service_module
 from shoal.integrations.flower.analyst import Analyst, Settings
 from shoal.integrations.flower.report import Task, seal
 from shoal.integrations.flower.service import Impatient, make_app
@@ -131,30 +136,72 @@ def test_a_deployment_survives_kill_9_of_analyst_serverapp_and_client(tmp_path):
         for port in machine.ports.values():
             with pytest.raises(httpx.HTTPError):
                 httpx.get(f"http://127.0.0.1:{port}/health", timeout=5, trust_env=False).raise_for_status()
-        assert not listens_elsewhere(machine.ports.values())
+        listening = addresses(machine)
+        assert {port for _, port in listening} > set(machine.ports.values())  # and the nodes' own
+        assert {ip for ip, _ in listening} == {"127.0.0.1"}
+        check_traces(machine, batch)
         # The analyst's log names nobody.
         said = machine.log("analyst").read_text()
         ids = re.findall(r"SuperNode ID: (\d+)", "".join(machine.log(f"node-{i}").read_text() for i in range(3)))
         assert len(ids) == 3
+        said += machine.log("superlink").read_text() + machine.log("proxy").read_text()  # nor do the shuffler's
         assert not [i for i in ids if i in said]
         assert "any crowd" in said
     assert not machine.processes
 
 
-def listens_elsewhere(ports):
-    """Whether one of the ports can be reached other than on loopback."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.connect(("192.0.2.1", 9))
-            address = probe.getsockname()[0]
-        except OSError:
-            return False
-    for port in ports:
-        with socket.socket() as s:
-            s.settimeout(1.0)
-            if address != "127.0.0.1" and s.connect_ex((address, port)) == 0:
-                return True
-    return False
+def check_traces(machine, batch):
+    """Nothing of a sealed report is left with SuperLink, proxy, shuffler or analyst; nothing secret is said aloud."""
+    length = setup(minimum=2).task.length
+    secret = [(machine.analyst_home / "password").read_bytes().strip(), *secrets_of(machine)]
+    assert len(secret) == 7
+    for path in machine.folder.rglob("*"):
+        if path.is_file() and (machine.folder / "state") not in path.parents:
+            content = path.read_bytes()
+            assert not [i for i in range(0, len(batch), length) if batch[i : i + 32] in content], path
+            assert path.name == "password" or not [s for s in secret if s in content], path
+    for pid in of(machine):
+        with contextlib.suppress(OSError):
+            words = pathlib.Path(f"/proc/{pid}/cmdline").read_bytes()
+            assert not [s for s in secret if s in words]
+
+
+def of(machine):
+    """All processes that a machine has started, by their sessions."""
+    sessions = {process.pid for process in machine.processes.values()}
+    found = []
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            fields = (folder / "stat").read_text().rpartition(")")[2].split()
+            if int(fields[3]) in sessions:
+                found.append(int(folder.name))
+    return found
+
+
+def addresses(machine):
+    """Where the processes of a machine listen."""
+    inodes = set()
+    for pid in of(machine):
+        for entry in pathlib.Path(f"/proc/{pid}/fd").glob("*"):
+            with contextlib.suppress(OSError):
+                inodes.add(os.readlink(entry))
+    found = set()
+    for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
+        path = pathlib.Path("/proc/net") / name
+        for line in path.read_text().splitlines()[1:] if path.exists() else ():
+            fields = line.split()
+            if fields[3] == "0A" and f"socket:[{fields[9]}]" in inodes:
+                raw, port = fields[1].split(":")
+                words = [bytes.fromhex(raw[i : i + 8])[::-1] for i in range(0, len(raw), 8)]  # in the machine's order
+                found.add((socket.inet_ntop(family, b"".join(words)), int(port, 16)))
+    return found
+
+
+def secrets_of(machine):
+    """The nodes' secrets, in the ways in which they are written."""
+    for path in (machine.folder / "state").glob("*/digits.state"):
+        text = json.loads(path.read_bytes().partition(b"\n")[0])["secret"]
+        yield from (text.encode(), tokens.secret_text(bytes.fromhex(text)).encode())
 
 
 def test_from_an_empty_folder_to_a_federation_with_ones_own_model(tmp_path):
@@ -223,6 +270,14 @@ def test_a_stranger_with_address_and_certificate_gets_nothing(tmp_path):
             assert inside.post(path, content=b"", headers=kind).status_code == 401, path
             assert stranger.post(path, content=b"", headers=kind).status_code == 401, path
             assert stranger.get(path).status_code == 403
+        # A key of the stranger's own, with a good signature, is not one that the operator has registered.
+        own, sent = ec.generate_private_key(ec.SECP384R1()), ActivateNodeRequest(heartbeat_interval=30)
+        request = httpx.Request("POST", "https://x")
+        NodeAuthHttpInterceptor(own, own.public_key()).intercept(types.SimpleNamespace(request=request), lambda c: None)
+        signed = {k: v for k, v in request.headers.items() if k.startswith("flwr-")} | kind
+        assert len(signed) == 4
+        body = sent.SerializeToString()
+        assert stranger.post("/v1/fleet/activate-node", content=body, headers=signed).status_code == 401
 
         # Flower's own commands, with a configuration of the stranger's.
         elsewhere = tmp_path / "stranger"
@@ -247,6 +302,14 @@ def test_a_stranger_with_address_and_certificate_gets_nothing(tmp_path):
             assert done.returncode != 0, (words, done.stdout)
         assert machine.flwr("list", "shoal")["runs"] == []
         assert machine.flwr("supernode", "list", "shoal")["nodes"] == []
+
+        # The proxy talks to nobody but the SuperLink: not to one with a certificate of another authority.
+        keys.make_certificates(tmp_path / "other")
+        (machine.tls / "ca.pem").write_bytes((tmp_path / "other" / "ca.pem").read_bytes())
+        machine.stop("proxy")
+        machine.start_proxy()
+        assert stranger.post(sorted(passed)[0], content=b"", headers=kind).status_code == 502
+        assert "certificate verify" in machine.log("proxy").read_text()
     finally:
         stranger.close()
         inside.close()
@@ -323,10 +386,8 @@ def test_silent_connections_do_not_block_the_analyst(alone):
             one.close()
 
 
-def test_kill_9_during_delivery_and_commit_leaves_all_of_a_round_or_nothing(alone):
-    """The analyst is killed at ten moments, some of them within the commit; each round happens once."""
-    pace = 0.0
-    for number in range(1, 5):
+def test_kill_9_during_a_delivery_leaves_all_of_a_round_or_nothing(alone):
+    for number, pace in ((1, 0.0), (2, 0.05)):
         body = b"".join(reports(alone, number, (0.5, 1, 1.5)))
         answers = []
 
@@ -339,7 +400,6 @@ def test_kill_9_during_delivery_and_commit_leaves_all_of_a_round_or_nothing(alon
         time.sleep(pace)
         alone.stop("analyst", kill=True)
         sender.join()
-        pace += 0.05
         before = alone.reader.rounds()
         assert len(before) in (number - 1, number)
         if answers:  # what was answered has happened
@@ -351,6 +411,100 @@ def test_kill_9_during_delivery_and_commit_leaves_all_of_a_round_or_nothing(alon
         assert [r["round"] for r in alone.reader.rounds()] == list(range(1, number + 1))
         assert len(alone.reader.accountant()) == number
         np.testing.assert_allclose(alone.reader.present()[1], np.full(4, number * 3 / (0.75 * 3)))
+
+
+DYING = """
+import json, os, pathlib, shutil, signal, sys
+from shoal.integrations.flower.analyst import Analyst
+
+home, body = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]).read_bytes()
+left = None
+
+
+def step():
+    global left
+    if left is not None:
+        if left == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left -= 1
+
+
+def counted(function):
+    def wrapped(*args, **kwargs):
+        step()
+        return function(*args, **kwargs)
+    return wrapped
+
+
+os.fsync, pathlib.Path.unlink, pathlib.Path.replace = map(
+    counted, (os.fsync, pathlib.Path.unlink, pathlib.Path.replace))
+
+
+class Dying:
+    def __init__(self, db):
+        self.db = db
+
+    def execute(self, *args):
+        step()
+        return self.db.execute(*args)
+
+
+def deliver(folder, steps=None):
+    global left
+    analyst = Analyst(folder)
+    receiving = analyst.receive(1)
+    receiving.feed(body)
+    left = steps
+    if steps is not None:
+        analyst._db = Dying(analyst._db)
+    answer = json.loads(receiving.finish())
+    left = None
+    found = [len(analyst.rounds()), analyst.present()[1].tolist(), analyst._read_head()[0],
+             sorted(p.name for p in (analyst.folder / "keys").glob("*.key")), answer["users"]]
+    analyst.close()
+    return found
+
+
+for steps in range(100):
+    copy = home.with_name(f"copy-{steps}")
+    shutil.copytree(home, copy)
+    child = os.fork()
+    if child == 0:
+        deliver(copy, steps)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    reader = Analyst(copy, reading=True)
+    seen = [len(reader.rounds()), reader.next_round, len(reader.accountant())]
+    reader.close()
+    print(json.dumps([os.WIFSIGNALED(status), seen, deliver(copy)]))
+    if not os.WIFSIGNALED(status):
+        break
+"""
+
+
+def test_kill_9_at_every_step_of_a_commit_leaves_all_of_a_round_or_nothing(tmp_path):
+    """A process that commits a round is killed before each statement, each sync and each removal in turn."""
+    terms = Settings(task=setup(minimum=2, dimension=4, crowd="identical").task, rounds=2, epoch=1)
+    with contextlib.closing(Analyst.create(tmp_path / "a", terms)) as analyst:
+        roster, given = tokens.enrol(tmp_path / "r", task=terms.task, nodes=3, first=1, last=2)
+        analyst.admit(roster)
+        key, task = analyst.public_keys()[0], terms.task
+        shown = [tokens.token(tokens.read_secret(path), task=task, number=1) for path in given]
+        body = b"".join(seal(np.ones(4), task=task, number=1, key=key, token=token) for token in shown)
+    (tmp_path / "body").write_bytes(body)
+    words = [sys.executable, "-c", DYING, str(tmp_path / "a"), str(tmp_path / "body")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    runs = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [killed for killed, *_ in runs] == [True] * (len(runs) - 1) + [False]
+    happened = [seen for _, seen, _ in runs]
+    assert {tuple(seen) for seen in happened} == {(0, 1, 0), (1, 2, 1)}  # none of it or all of it
+    assert sorted(happened) == happened
+    before, after = happened.count([0, 1, 0]), happened.count([1, 2, 1])
+    assert before > 5  # within the transaction
+    assert after > 3  # between it, the head and the key that is forgotten
+    for _, _, found in runs:  # and delivered once more it has happened once, wherever it broke off
+        assert found == [1, [3 / (0.75 * 3)] * 4, 1, ["00002.key"], 3]
 
 
 # ------------------------------------------------------------------------------------ fuzzing
@@ -365,6 +519,8 @@ def service(tmp_path_factory):
     folder, settings = tmp_path_factory.mktemp("fuzz"), setup(minimum=2, dimension=4)
     analyst = Analyst.create(folder / "a", settings)
     analyst.admit(tokens.enrol(folder / "r", task=settings.task, nodes=9, first=1, last=6)[0])
+    many = pytest.MonkeyPatch()
+    many.setattr(service_module, "STRANGERS", 10**6)  # what is fuzzed is the answers, not how many there are
     server = uvicorn.Server(
         uvicorn.Config(make_app(analyst), http=Impatient, port=run.free_port(), log_level="error", access_log=False)
     )
@@ -374,6 +530,7 @@ def service(tmp_path_factory):
     yield analyst, f"http://127.0.0.1:{server.config.port}"
     server.should_exit = True
     thread.join(10)
+    many.undo()
     analyst.close()
 
 

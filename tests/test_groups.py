@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from shoal import Shuffle, ShuffledCheckIn, crowd, groups
+from shoal import Shuffle, ShuffledCheckIn, SubsampledShuffle, crowd, exchange, groups
+from shoal.exchange import Exchange
 from shoal.levels import in_order
 from shoal.prices import PricedLaw, Prices
 from shoal.ratio import Lognormal
@@ -33,6 +34,31 @@ def test_the_estimate_with_users_aside_is_unbiased(seed: int) -> None:
         weight = p[z] * others[0][y] * others[1][a] * others[2][b]
         v = inner[z, y]
         f = v + ((w[a] - v) / e[1][a] + (w[b] - v) / e[2][b]) / 4.0
+        seen = tuple(sorted((z, y, a, b)))
+        sums[seen] = sums.get(seen, np.zeros(3)) + weight * np.array([1.0, w[z], f])
+    for mass, ratio, estimate in sums.values():
+        assert estimate / mass == pytest.approx(ratio / mass, abs=1e-12)
+
+
+@pytest.mark.parametrize("sample", [1, 2, 3])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_estimate_with_users_aside_is_unbiased_for_a_fixed_size(seed: int, sample: int) -> None:
+    """The same with a letter more, "not drawn", which all but `sample` users send."""
+    rng = np.random.default_rng([seed, sample])
+    letters = 3
+    p, moved = (np.append(rng.dirichlet(np.ones(letters)), 1.0) for _ in range(2))
+    others = [np.append(rng.dirichlet(np.ones(letters)), 1.0) for _ in range(3)]
+    w, e = moved / p, [other / p for other in others]
+    pair = np.outer(p, others[0])
+    # How many of the two are drawn is the same both ways round: nothing else is needed of the others.
+    inner = (pair * w[:, None] + (pair * w[:, None]).T) / (pair + pair.T)
+    sums: dict[tuple[int, ...], np.ndarray] = {}
+    for z, y, a, b in itertools.product(range(letters + 1), repeat=4):
+        if sum(letter < letters for letter in (z, y, a, b)) != sample:
+            continue
+        v = inner[z, y]
+        f = v + ((w[a] - v) / e[1][a] + (w[b] - v) / e[2][b]) / 4.0
+        weight = p[z] * others[0][y] * others[1][a] * others[2][b]
         seen = tuple(sorted((z, y, a, b)))
         sums[seen] = sums.get(seen, np.zeros(3)) + weight * np.array([1.0, w[z], f])
     for mass, ratio, estimate in sums.values():
@@ -117,7 +143,7 @@ def contracted(r: float, a: float, v: float, step: float, size: int) -> np.ndarr
 def test_a_group_is_above_any_mixture_of_places_in_an_interval(v: float) -> None:
     r, size, step, cells = 0.4, 6, 2e-3, 2**14
     plan = groups.Plan(size=size, cuts=(-1.0, -0.5, 0.2, 1.0), at=-math.inf)
-    nodes = groups.Nodes(value=np.array([v]), chance=np.ones((1, 1)), beyond=np.zeros(1))
+    nodes = groups.Nodes(value=np.array([v]), chance=np.ones((1, 1)), beyond=np.zeros(1), weight=np.ones(1))
     batch = groups._groups(Lognormal(scale=1.0 / r), Thinning.of(r, -math.inf), plan, nodes, 128, 1e-20)
     assert batch.stretch[0] < 1e-6
     points, mass = in_order(batch.points), in_order(batch.mass[0])
@@ -187,6 +213,62 @@ def test_mixed_crowds_lie_below_the_bound(users: int, sigma: float, epsilon: flo
     assert found["opposite"] > 0.05 * bound, (found, bound)
 
 
+# Few users in small groups: the law of the counts of letters, for many crowds, both directions at many thresholds.
+
+
+def counts(places: np.ndarray, sigma: float, silent: float, sent: float) -> np.ndarray:
+    """The law of how many reports are in each of four letters; users stay silent or send with these weights."""
+    edges = np.array([-np.inf, -0.5 * sigma, 0.6 * sigma, 1.7 * sigma, np.inf])
+    found = np.zeros((len(places) + 1,) * 4)
+    found[0, 0, 0, 0] = 1.0
+    for x in places.tolist():
+        chance, grown = np.diff(special.ndtr((edges - x) / sigma)), silent * found
+        for axis in range(4):
+            to, of = [slice(None)] * 4, [slice(None)] * 4
+            to[axis], of[axis] = slice(1, None), slice(None, -1)
+            grown[tuple(to)] += sent * chance[axis] * found[tuple(of)]
+        found = grown
+    return found
+
+
+FEW = {
+    "shuffle": Exchange(ratio=Lognormal(scale=2.0), users=10),
+    "check-in": Exchange(ratio=Lognormal(scale=1.5, rate=0.4), users=11),
+    "fixed size": Exchange(ratio=Lognormal(scale=2.0), users=11, sample=7),
+    "small sample": Exchange(ratio=Lognormal(scale=1.5), users=12, sample=4),
+    "all of them": Exchange(ratio=Lognormal(scale=3.0), users=9, sample=9),
+}
+
+
+@pytest.mark.parametrize("at", [-math.inf, 0.5])
+@pytest.mark.parametrize("name", FEW)
+def test_every_crowd_is_below_the_law_of_small_groups(name: str, at: float) -> None:
+    few = FEW[name]
+    drawn = few.sample is not None
+    plan = groups.Plan(size=2, cuts=(-1.0, -0.3, 1.0), at=-math.inf if drawn else at, drawn=drawn)
+    bound = exchange._refined(few, plan, 512, 1e-24)
+    n, sigma = few.users, few.ratio.scale
+    silent, sent = (1.0, 1.0) if drawn else (1.0 - few.ratio.rate, few.ratio.rate)
+    rng = np.random.default_rng([ord(letter) for letter in name])
+    half = np.resize([-1.0, 1.0], n - 1)
+    crowds = [np.full(n - 1, -1.0), half, np.sort(half), np.linspace(-1.0, 1.0, n - 1)]
+    crowds += [rng.choice([-1.0, 1.0, rng.uniform(-1.0, 1.0)], n - 1) for _ in range(4)]
+    epsilon = np.concatenate([-np.geomspace(1.0, 0.01, 12), np.geomspace(0.01, 1.5, 12)])
+    tightest = 0.0
+    for places in crowds:
+        still, moved = (counts(np.append(places, x), sigma, silent, sent) for x in (0.0, 1.0))
+        if drawn:
+            there = np.indices(still.shape).sum(axis=0) == few.sample
+            still, moved = still[there] / math.comb(n, few.sample or 0), moved[there] / math.comb(n, few.sample or 0)
+        for k in np.exp(epsilon).tolist():
+            gain = moved - k * still if k > 1.0 else k * still - moved
+            exact, found = float(np.maximum(gain, 0.0).sum()), float(bound.at(np.array([k - 1.0]))[0])
+            assert exact <= found, (name, places, k)
+            tightest = max(tightest, exact / found)
+    print(f"{name}: {tightest:.3f} of the bound found")
+    assert tightest > 0.5  # it could fail
+
+
 # ---------------------------------------------------------------------------------------------
 # How sharp it is: users, sigma, rate, rounds, delta, and what epsilon must not exceed.
 
@@ -216,15 +298,73 @@ def test_epsilon_is_close_to_what_the_opposite_crowd_reveals(
     assert crowd.delta(((m._above(), rounds),), found.upper * 1.001) <= delta
 
 
+# Fixed sizes: users, sample, sigma, rounds, delta, and how far above the opposite crowd's epsilon it may be.
+FIXED = [
+    (60_000, 6_000, 5.0, 1, 1e-5, 1.042),
+    (60_000, 6_000, 5.0, 5_540, 1e-5, 1.038),
+    (10_000, 1_000, 2.0, 1, 1e-6, 1.032),
+    (100_000, 10_000, 2.0, 1, 1e-8, 1.021),
+    (1_000, 500, 5.0, 1, 1e-5, 1.075),
+]
+
+
+@pytest.mark.parametrize(("users", "sample", "sigma", "rounds", "delta", "most"), FIXED)
+def test_fixed_sizes_are_close_to_it_too(
+    users: int, sample: int, sigma: float, rounds: int, delta: float, most: float
+) -> None:
+    found = SubsampledShuffle(users=users, sample=sample, sigma=sigma).epsilon(delta=delta, rounds=rounds)
+    assert found.lower <= found.upper <= most * found.lower
+
+
+def test_the_plain_theorem_is_taken_where_it_is_better() -> None:
+    """One large term decides there."""
+    m = SubsampledShuffle(users=1_000, sample=100, sigma=1.5)._above()
+    plan = groups.plan(m.ratio, 1_000, 100)
+    assert plan is not None
+    gap = np.array([math.expm1(0.36)])
+    grouped, best = (
+        prices.at(gap)[0] for prices in (exchange._refined(m, plan, 512, 1e-24), m.law(512, 1e-24).prices())
+    )
+    assert best < 0.99 * grouped
+
+
+@pytest.mark.parametrize(
+    ("users", "sigma"), [((79, 80), 2.0), ((399, 400), 1.3), ((499, 500), 2.0), ((3_999, 4_000), 4.0)]
+)
+def test_no_jump_where_the_rule_changes(users: tuple[int, int], sigma: float) -> None:
+    fewer, more = (crowd.epsilon(((Shuffle(users=n, sigma=sigma)._above(), 1),), 1e-6) for n in users)
+    assert more <= 1.002 * fewer
+
+
 def test_few_users_and_little_noise_are_not_grouped() -> None:
     assert groups.plan(Lognormal(scale=5.0), 20) is None
-    assert groups.plan(Lognormal(scale=1.0), 10**6) is None
+    assert groups.plan(Lognormal(scale=0.9), 10**6) is None
+    assert groups.plan(Lognormal(scale=5.0), 10**6, 50) is None
     plan = groups.plan(Lognormal(scale=5.0), 60_000)
     assert plan is not None
     for kept in range(59_990, 60_000):
         rest = kept - plan.size * plan.groups(kept)
         assert plan.aside <= rest < plan.aside + plan.size
         assert all(plan.aside <= count <= rest for count in plan.asides([kept]))
+
+
+def test_users_of_a_fixed_size_are_counted_to_the_safe_side() -> None:
+    """v is that of the largest g, groups those of the smallest; nobody drawn is forgotten."""
+    few = Exchange(ratio=Lognormal(scale=5.0), users=1_000, sample=200)
+    plan = groups.plan(few.ratio, 1_000, 200)
+    assert plan is not None
+    thin = Thinning.of(0.2, plan.at)
+    cases, small, lost, _ = exchange._drawn(few, plan, thin, 1e-20, 1.0)
+    assert sum(case.chance for case in cases) == pytest.approx(1.0, abs=1e-12)
+    assert lost <= 1e-19
+    assert plan.lone == (len(plan.cuts) - 2) * plan.size  # a group across each end of an interval
+    largest = sorted(small)
+    for case in cases:
+        smallest = next((g for g in reversed(largest) if g < case.law), -1) + 1
+        assert plan.lone + plan.size * case.groups >= 200 - smallest
+        assert small[case.law].terms == case.law - 1
+        assert small[case.law].present == pytest.approx(case.law / (case.aside + 1), rel=1e-12)
+        assert small[case.law].over == case.aside + 1
 
 
 def test_users_aside_alone_are_the_law_that_bounds_them() -> None:
@@ -234,7 +374,8 @@ def test_users_aside_alone_are_the_law_that_bounds_them() -> None:
     law = PricedLaw(gap=np.array([-0.4, 0.0, 0.1, 0.3]), mass=np.array([0.1, 0.7, 0.1, 0.1]), infinite=0.0)
 
     def priced(kept: int) -> Prices:
-        return groups.prices(ratio, thin, plan, {plan.aside: law}, [(kept, 1.0)], 0.0, 96, 1e-20)
+        case = groups.Case(kept=kept, aside=plan.aside, law=0, groups=plan.groups(kept), chance=1.0)
+        return groups.prices(ratio, thin, plan, {0: law}, [case], 0.0, 0.0, 96, 1e-20)
 
     at = np.array([-0.3, -0.1, 0.0, 0.05, 0.2])
     alone, more = (priced(kept).at(at) for kept in (plan.aside, plan.aside + 4))

@@ -37,6 +37,7 @@ RANKS = [
     {"paper"},
     {"learning"},
     {"integrations"},
+    {"explore"},
     {"cli"},
 ]
 RANK = {name: i for i, names in enumerate(RANKS) for name in names}
@@ -181,6 +182,16 @@ def test_the_rule_on_private_names_bites(tmp_path):
     (package / "cli" / "b.py").write_text("from shoal.a import A, _x\nimport shoal.a\nA()._hidden()\nshoal.a._y\n")
     (package / "cli" / "c.py").write_text("from shoal.cli.b import _z\n_z = 1\n")
     assert sorted(strangers(package)) == [f"shoal.cli.b: {use}" for use in ("A()._hidden", "shoal.a._x", "shoal.a._y")]
+
+
+def test_only_statements_claim_privacy():
+    """One sentence for every guarantee: nothing else than `answers` writes it (docstrings may show it)."""
+    for path in FILES:
+        tree = ast.parse(path.read_text())
+        shown = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+        texts = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and id(n) not in shown]
+        claims = [text for text in texts if isinstance(text, str) and "differentially" in text]
+        assert not claims or path.name == "answers.py", f"{path.name}: {claims}"
 
 
 @pytest.mark.parametrize(

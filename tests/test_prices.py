@@ -55,6 +55,30 @@ def test_one_report_is_never_too_cheap(scale):
         assert exact <= value <= exact * (1 + mpmath.mpf(1e-6)) + 1e-15
 
 
+@pytest.mark.parametrize(
+    ("x", "moved", "others"), [(0.0, 1.0, (-1.0,)), (0.0, 1.0, (-1.0, 0.5)), (-1.0, 1.0, (0.3, 1.0))]
+)
+def test_one_report_of_a_sample_is_never_too_cheap(x, moved, others):
+    """One of some users reports: exact by quadrature, for zero-out and for replace."""
+    r, n = 0.8, 1 + len(others)
+    y = np.linspace(-14.0, 14.0, 40_001)
+    still, new, rest = (
+        sum(np.exp(-0.5 * (y - r * place) ** 2) for place in places) * (y[1] - y[0]) / math.sqrt(2.0 * math.pi) / n
+        for places in ((x,), (moved,), others)
+    )
+    p, q = new + rest, still + rest
+    scale = 1.0 / r / abs(moved - x)
+    gap = np.expm1(np.array([-0.9, -0.3, -0.05, 0.05, 0.3, 0.9]))
+    there, here = (1.0 / r / 2.0, 1.0 / r if x == 0.0 else 1.0 / r / 2.0)
+    found = prices.of_sampled(gap, scale, 1.0 / n, there=there, here=here)
+    k = 1.0 + gap[:, None]
+    exact = np.where(gap < 0.0, np.maximum(k * q - p, 0.0).sum(axis=1), np.maximum(p - k * q, 0.0).sum(axis=1))
+    assert np.all(exact <= found.value + 1e-9)
+    assert np.any(exact > 0.5 * found.value)
+    everybody = prices.of_sampled(gap, scale, 1.0, there=there, here=here)
+    assert everybody.value == pytest.approx(prices.of_report(gap, scale, 1.0).value, rel=1e-9)
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_the_hull_is_a_law_between_the_truth_and_the_bounds(seed):
     """Bounds at some points above the prices of a law: the hull is not below these, nor above the bounds."""

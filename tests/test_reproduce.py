@@ -5,7 +5,6 @@ import csv
 import importlib.util
 import json
 import math
-import pathlib
 import re
 import sys
 import xml.etree.ElementTree as ET
@@ -19,8 +18,8 @@ from shoal import paper
 from shoal.cli.app import app
 from shoal.interval import Interval
 from shoal.paper import reproduce
+from shoal.paper.reproduce import parts, table1
 
-ROOT = pathlib.Path(__file__).parents[1]
 DELTA = 1 / 60_000
 
 
@@ -154,13 +153,13 @@ def test_the_reasons_are_given(made):
 
 def test_bounds_in_sentences_are_rounded_outwards():
     bracket = Interval(lower=0.1006449, upper=0.1006441 + 1e-6)
-    assert float(reproduce._most(bracket)) >= bracket.upper
-    assert float(reproduce._least(bracket)) <= bracket.lower
+    assert float(parts.most(bracket)) >= bracket.upper
+    assert float(parts.least(bracket)) <= bracket.lower
 
 
 def test_a_number_that_is_not_the_printed_one_is_reported(tmp_path, monkeypatch):
     other = {**paper.PRINTED_TABLE1, "clones": (0.18624, *paper.PRINTED_TABLE1["clones"][1:])}
-    monkeypatch.setattr(reproduce, "PRINTED_TABLE1", other)
+    monkeypatch.setattr(table1, "PRINTED_TABLE1", other)
     result = run("table1", "--out", tmp_path)
     assert result.exit_code == 1
     assert "printed 0.18624, recomputed 0.18623" in result.output
@@ -235,10 +234,6 @@ def test_the_kept_run_is_the_full_one():
     kept = reproduce.read_run(reproduce.PACKAGED_RUN)
     assert kept.rounds[-1] == 5_540
     assert kept.mechanism == shoal.ShuffledCheckIn(users=60_000, rate=0.1, sigma=5.0)
-    original = ROOT / "results" / "mnist-check-in"
-    for name in ("config.json", "metrics.jsonl"):
-        if (original / name).is_file():
-            assert (original / name).read_bytes() == (reproduce.PACKAGED_RUN / name).read_bytes()
 
 
 def command(*words):

@@ -4,6 +4,8 @@ import dataclasses
 import itertools
 import json
 import os
+import pathlib
+import runpy
 import signal
 import subprocess
 import sys
@@ -37,6 +39,7 @@ from shoal.learning import (
     train,
 )
 from shoal.learning.features import histograms
+from shoal.learning.ledger import guarantee
 from shoal.learning.plan import linear_rate, noise_of_the_mean
 
 pytestmark = pytest.mark.xdist_group("training")
@@ -405,3 +408,55 @@ def test_auditing_a_run_in_the_shell(tmp_path):
         bad = run("audit", *words)
         assert bad.exit_code == 2
         assert message in bad.output.replace("\n", "")
+
+
+# --- the frontier --------------------------------------------------------------------------------
+
+ROOT = pathlib.Path(__file__).parents[1]
+RUNS = sorted((ROOT / "results" / "frontier").glob("epsilon-*/seed-*"))
+
+
+def test_runs_of_the_frontier_stay_within_their_epsilon():
+    """Sigma and rounds of every run's configuration, recomputed, for any crowd."""
+    configs = [read_config(folder) for folder in RUNS]
+    for c in configs:
+        assert c.delta == 1 / 60_000
+        assert (c.data, c.users, c.mechanism.users, c.mechanism.crowd) == ("mnist", 60_000, 60_000, "any")
+    asked = {(c.mechanism, c.rounds, c.delta, c.epsilon) for c in configs}
+    assert len(asked) == 5  # seeds of one epsilon differ in nothing else
+    for m, rounds, delta, epsilon in asked:
+        assert guarantee(m, delta=delta, rounds=rounds) <= epsilon
+
+
+def test_the_frontier_is_what_its_runs_gave():
+    """Targets, the package's summary, and the table of the page."""
+    tool = runpy.run_path(str(ROOT / "tools" / "frontier.py"))
+    kept = json.loads((ROOT / "src/shoal/paper/frontier.json").read_text())
+    assert kept == json.loads(json.dumps(tool["summary"](ROOT / "results" / "frontier")))
+    page = (ROOT / "docs/explanation/frontier.md").read_text()
+    for epsilon, least in ((0.03, 0.88), (0.1, 0.91), (0.3, 0.91), (1.0, 0.94), (3.0, 0.94)):
+        ours = [r for r in kept["shuffle"] if r["epsilon"] == epsilon]
+        assert len({r["seed"] for r in ours}) == len(ours) >= 3
+        found, server = ([r["accuracy"] for r in kept[k] if r["epsilon"] == epsilon] for k in ("shuffle", "opacus"))
+        assert np.mean(found) >= least
+        cells = [f"{epsilon:g}", f"{ours[0]['mechanism']['sigma']:.5g}", str(ours[0]["rounds"])]
+        for values in (found, server):
+            cells += [f"{np.mean(values):.1%}", f"{min(values):.1%} to {max(values):.1%}", str(len(values))]
+        assert f"| {' | '.join(cells)} |" in page
+
+
+def test_a_run_of_the_frontier_is_trained_once(tmp_path):
+    """On other data: what is there is left alone, and another seed gets the same configuration but for the seed."""
+    shuffled = runpy.run_path(str(ROOT / "tools" / "frontier.py"))["shuffled"]
+    config = Config(
+        mechanism=Shuffle(users=50, sigma=9.0), rounds=2, delta=1e-5, users=50, network="histograms", clip=0.1,
+        learning_rate=5.0, seed=1,
+    )  # fmt: skip
+    digits = load().first(50)
+    train(start(config, digits, tmp_path / "seed-1"), tmp_path / "seed-1")
+    before = (tmp_path / "seed-1" / "metrics.jsonl").read_bytes()
+    for seed in (1, 2):
+        shuffled(digits, 1.0, seed, tmp_path / f"seed-{seed}")
+    assert (tmp_path / "seed-1" / "metrics.jsonl").read_bytes() == before
+    assert read_config(tmp_path / "seed-2") == dataclasses.replace(config, seed=2)
+    assert len(read_metrics(tmp_path / "seed-2")) == 1

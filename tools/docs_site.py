@@ -12,6 +12,7 @@ from latex2mathml.converter import convert
 SECTIONS = {
     "Start": ("index.md",),
     "How to": (
+        "howto/explore.md",
         "howto/account.md",
         "howto/calibrate.md",
         "howto/combine.md",
@@ -27,7 +28,7 @@ SECTIONS = {
     "Explanation": (
         "explanation/shuffle-model.md",
         "explanation/guarantee.md",
-        "explanation/sharper.md",
+        "explanation/report.md",
         "explanation/trust.md",
         "explanation/mathematics.md",
         "explanation/paper.md",

@@ -1,17 +1,18 @@
-"""Makes the pictures and the table of docs/explanation/mnist.md from results/mnist-check-in.
+"""Makes the pictures and the table of docs/explanation/mnist.md from the run that comes with the package.
 
     python tools/make_mnist_figures.py
 
-Writes docs/images/mnist/*.png and results/mnist-check-in/privacy.jsonl, and prints the table.
+Writes docs/images/mnist/*.png and privacy.jsonl beside the run, and prints the table.
 """
 
 import pathlib
 
-from shoal.cli.show import rounded
+from shoal.interval import rounded
 from shoal.learning import figures
+from shoal.paper.reproduce import PACKAGED_RUN
 
 ROOT = pathlib.Path(__file__).parents[1]
-RUN, PICTURES = ROOT / "results" / "mnist-check-in", ROOT / "docs" / "images" / "mnist"
+RUN, PICTURES = PACKAGED_RUN, ROOT / "docs" / "images" / "mnist"
 SHOWN = (20, 100, 500, 1_000, 2_000, 3_000, 4_000, 5_000, 5_540)
 
 

@@ -10,6 +10,8 @@ from shoal import _validate, pld
 from shoal._validate import Numbers
 from shoal.answers import (
     ADVANTAGE,
+    DELTA,
+    EPSILON,
     Bounds,
     How,
     Intervals,
@@ -134,13 +136,14 @@ class Accountant:
         asked, how = which_asked(epsilon, delta), {"method": method, "orders": orders, "accuracy": accuracy}
         given: Any = delta if asked == "epsilon" else epsilon
         answer = self.epsilon(delta=given, **how) if asked == "epsilon" else self.delta(epsilon=given, **how)
-        every = list(self._counts)
+        every, question = list(self._counts), EPSILON if asked == "epsilon" else DELTA
+        part = How.checked(method, None, accuracy).numerical(self._bounds(), float(given), question, answer.upper)
         crowds = {getattr(m, "crowd", None) for m in every} - {None}
         return Statement(
             runs=tuple(run(m, r) for m, r in self._counts.items()), adjacency=every[0].adjacency,
             crowd=crowds.pop() if len(crowds) == 1 else "mixed" if crowds else None,
             assumption=_each(m.assumption for m in every), trust=_each(m.trust for m in every), method=method,
-            asked=asked, given=float(given), answer=answer, accuracy=accuracy,
+            asked=asked, given=float(given), answer=answer, accuracy=accuracy, numerical=part,
         )  # fmt: skip
 
     def rdp(self, orders: Any, *, direction: Literal["worse", "forward", "reverse"] = "worse") -> FloatArray:

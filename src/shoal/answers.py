@@ -114,9 +114,7 @@ class How:
                 raise ValueError("method must be 'tight' for this question, got 'rdp'")
             return Interval(lower=0.0, upper=question.by_rdp(parts.upper, value, self.orders))
         if crowd.is_any(parts.upper):
-            upper = question.any_crowd(parts.upper, value, self.accuracy)
-            lower = self._below(parts, value, question, upper) if self.ends == "both" else 0.0
-            return Interval(lower=min(lower, upper), upper=upper)
+            return self._any_crowd(parts, value, question)[0]
         found = question.tight(parts.identical, value, self.accuracy)
         if found.width <= self.accuracy * found.upper:
             return found
@@ -127,15 +125,48 @@ class How:
             self._tell(found, value, question, parts)
         return found
 
+    def numerical(self, parts: Bounds, value: float, question: Question, upper: float) -> float:
+        """About how much of the upper end for any crowd is due to its resolution; 0 where nothing is.
+
+        The same bound at half the resolution is farther from its limit by four times as much: what is spread
+        to the points on either side moves prices by the square of their distance. An estimate, no certificate.
+        """
+        if self.method == "rdp" or not crowd.is_any(parts.upper):
+            return 0.0
+        fine = pld.ACCURACY if self.accuracy >= pld.ACCURACY else self._any_crowd(parts, value, question)[1]
+        return max(0.0, question.any_crowd(parts.upper, value, 4.0 * fine) - upper) / 3.0
+
+    def _any_crowd(self, parts: Bounds, value: float, question: Question) -> tuple[Interval, float]:
+        """Both ends for any crowd, and the accuracy that says how fine the upper one was made.
+
+        It is made finer until both ends are as close as asked, or until that changes the upper end by less than
+        was asked: the rest of the width is between theorem and attack.
+        """
+        fine, upper = pld.ACCURACY, question.any_crowd(parts.upper, value, pld.ACCURACY)
+        lower = self._below(parts, value, question, upper) if self.ends == "both" else 0.0
+        wanted = self._wanted(question, value, upper, lambda e: question.any_crowd(parts.upper, e, pld.ACCURACY))
+        while upper - lower > wanted * upper and fine > max(self.accuracy, _FINEST):
+            fine *= 0.25
+            before, upper = upper, min(upper, question.any_crowd(parts.upper, value, fine))
+            if before - upper < 3.0 * wanted * upper:
+                break
+        return Interval(lower=min(lower, upper), upper=upper), fine
+
+    def _wanted(self, question: Question, value: float, upper: float, ask: Callable[[float], float]) -> float:
+        """The relative width asked of an answer: delta is asked to be as narrow as epsilon would be."""
+        if question is not DELTA or self.accuracy >= 1.0 or upper <= 0.0 or value <= 0.0:
+            return self.accuracy
+        return self.accuracy * max(1.0, 1e3 * math.log(ask(value / 1.001) / upper))
+
     def _tell(self, found: Interval, value: float, question: Question, parts: Bounds) -> None:
         """Warn of a bracket that is wider than asked."""
+        if question is DELTA and found.upper <= 1e-15:
+            return  # nobody asks for its digits
         wanted = self.accuracy
-        if question is DELTA:
-            if found.upper <= 1e-15:
-                return  # nobody asks for its digits
-            # It is asked to be as narrow as epsilon would be.
-            before = question.tight(parts.identical, value / 1.001, self.accuracy).upper
-            wanted *= max(1.0, 1e3 * math.log(before / found.upper)) if found.lower > 0.0 else 1.0
+        if found.lower > 0.0:
+            wanted = self._wanted(
+                question, value, found.upper, lambda e: question.tight(parts.identical, e, self.accuracy).upper
+            )
         if found.width <= 1.01 * wanted * found.upper:
             return
         warnings.warn(
@@ -166,6 +197,10 @@ class How:
             if lower <= 1.002 * before or guess >= 0.995 * upper:
                 break
         return lower
+
+
+_FINEST = 1e-4
+"""No accuracy below this makes the law of any crowd finer still."""
 
 
 def _outside() -> int:
@@ -278,6 +313,13 @@ class Statement:
     given: float
     answer: Interval
     accuracy: float
+    numerical: float = 0.0
+    """About how much of the width is due to resolution; for any crowd, whose upper end is a theorem's."""
+
+    @property
+    def gap(self) -> float:
+        """How much of the width is not: for any crowd, what is between the theorem and the best attack known."""
+        return max(0.0, self.answer.width - self.numerical)
 
     @property
     def epsilon(self) -> float:
@@ -296,13 +338,20 @@ class Statement:
             return 1.0
         return self.answer.width / self.answer.upper if self.answer.upper > 0.0 else 0.0
 
+    def _part(self, width: float) -> float:
+        return width / self.answer.upper if 0.0 < self.answer.upper < math.inf else 0.0
+
     def how(self) -> str:
         """The method, and what the bracket says, in words."""
         if self.method == "rdp":
             return "Rényi DP, an upper bound"
         off = self.reached
         if off <= 0.1:
-            return f"certified, within {rounded(off, digits=2)} (relative) of the truth" if off else "certified, exact"
+            part = rounded(self._part(self.numerical), digits=1)
+            within = (
+                f"certified, within {rounded(off, digits=2)} (relative) of the truth" if off else "certified, exact"
+            )
+            return f"{within}, of which about {part} is numerical" if self.numerical else within
         if self.answer.lower > 0.0:
             return f"certified; no analysis can go below {rounded(self.answer.lower, 'down')}"
         return "certified upper bound"
@@ -315,8 +364,11 @@ class Statement:
         if len(self.runs) == 1:
             times = "one round" if total == 1 else f"{total:,} rounds together"
             what = f"{times} of {first.label} ({first.settings})"
-        else:
+        elif len(self.runs) <= _NAMED:
             what = f"{', '.join(map(str, self.runs[:-1]))} and {self.runs[-1]} together"
+        else:
+            labels = " and ".join(dict.fromkeys(run.label for run in self.runs))
+            what = f"{total:,} rounds together of {labels} (with {len(self.runs)} different settings)"
         return (
             f"{what[0].upper()}{what[1:]} {'is' if total == 1 else 'are'} "
             f"({ends['epsilon']}, {ends['delta']})-differentially private for {self.adjacency} adjacency, "
@@ -335,7 +387,12 @@ class Statement:
             "asked": self.asked,
             _OTHER[self.asked]: self.given,
             self.asked: {"lower": self.answer.lower, "upper": self.answer.upper},
-            "accuracy": {"asked": self.accuracy, "reached": self.reached},
+            "accuracy": {
+                "asked": self.accuracy,
+                "reached": self.reached,
+                "numerical": self._part(self.numerical),
+                "gap": self._part(self.gap),
+            },
             "guarantee": self.sentence(),
         }
 
@@ -363,6 +420,9 @@ class Statement:
         rows = "".join(f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in self.facts())
         return f"<p>{html.escape(self.sentence())}</p><table>{rows}</table>"
 
+
+_NAMED = 4
+"""A sentence spells out so many runs; the data has all of them."""
 
 _OTHER: dict[str, Asked] = {"epsilon": "delta", "delta": "epsilon"}
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal import _validate, pld
+from shoal.accountant import Accountant
 from shoal.answers import EPSILON, How, Method, UnreachableError
 from shoal.mechanisms import Mechanism, bounds
 
@@ -35,12 +36,14 @@ class _Target:
         how = How.checked(method, orders, accuracy, ends="upper")
         return cls(epsilon=target, delta=_validate.delta(delta), how=how)
 
-    def spent(self, mechanism: Mechanism, rounds: int) -> float:
-        return self.how.answer(bounds([(mechanism, rounds)]), self.delta, EPSILON).upper
+    def spent(self, mechanism: Mechanism, rounds: int, after: Accountant | None = None) -> float:
+        counts = {entry.mechanism: entry.rounds for entry in after or ()}
+        counts[mechanism] = counts.get(mechanism, 0) + rounds
+        return self.how.answer(bounds(counts.items()), self.delta, EPSILON).upper
 
-    def excess(self, mechanism: Mechanism, rounds: int) -> float:
+    def excess(self, mechanism: Mechanism, rounds: int, after: Accountant | None = None) -> float:
         """log(epsilon / target): met if it is not positive."""
-        spent = self.spent(mechanism, rounds)
+        spent = self.spent(mechanism, rounds, after)
         return math.log(spent / self.epsilon) if spent > 0.0 else -math.inf
 
 
@@ -89,11 +92,14 @@ def rounds(
     *,
     epsilon: float,
     delta: float,
+    after: Accountant | None = None,
     method: Method = "tight",
     orders: Any = None,
     accuracy: float = pld.ACCURACY,
 ) -> int:
     """The largest number of rounds that meets the target, 10^12 at most.
+
+    They come on top of the rounds that `after` lists already, where it is given.
 
     >>> from shoal import ShuffledCheckIn
     >>> m = ShuffledCheckIn(users=60_000, rate=0.1, sigma=5.0, crowd="identical")
@@ -102,10 +108,16 @@ def rounds(
     True
     """
     target = _Target.checked(epsilon, delta, method, orders, accuracy)
-    if target.excess(mechanism, 1) > 0.0:
-        least = target.spent(mechanism, 1)
-        raise UnreachableError(f"epsilon must be at least {least:.6g}, the cost of one round, got {target.epsilon}")
-    return _fewest(lambda count: target.excess(mechanism, count), 1, _validate.ROUNDS_MAX, rising=True)
+    if target.excess(mechanism, 1, after) > 0.0:
+        least = target.spent(mechanism, 1, after)
+        what = "one round" if after is None else "the rounds so far and one more"
+        raise UnreachableError(f"epsilon must be at least {least:.6g}, the cost of {what}, got {target.epsilon}")
+    return _fewest(lambda count: target.excess(mechanism, count, after), 1, _most(mechanism, after), rising=True)
+
+
+def _most(mechanism: Mechanism, after: Accountant | None) -> int:
+    """How many rounds more an accountant can count."""
+    return _validate.ROUNDS_MAX - sum(entry.rounds for entry in after or () if entry.mechanism == mechanism)
 
 
 def users(

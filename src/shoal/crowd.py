@@ -10,7 +10,8 @@ composed over all rounds first. Replace is the same in both directions, and its 
 report in the clear that moves by 2.
 
 Where not all rounds lead through zero (a crowd that is assumed identical among them), the bound is applied to each
-round, as prices (`Replace.law`), and composed after it.
+round, as prices (`Replace.law`), and composed after it. So are the bounds that know no zero: for few users the theorem
+seen from where user 1 stands, and for samples one report with another's in its place.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from shoal.compose import Composition, Curve, Parts
 from shoal.exchange import Exchange
 from shoal.law import Pair
 from shoal.numeric import DELTA_MIN, EPSILON_MAX, Direction, FloatArray, Side
-from shoal.prices import PricedLaw, Prices, law_of, of_report, smaller
+from shoal.prices import PricedLaw, Prices, law_of, of_report, of_sampled, smaller
 from shoal.ratio import Lognormal
 from shoal.rounds import Identical, Round
 
@@ -38,6 +39,12 @@ _SPLITS: FloatArray = np.linspace(0.3, 0.7, 41)
 
 _CLOSE = 0.2
 """From this part of the local guarantee on the report and its coin in the clear may be all that there is to gain."""
+
+_LITTLE = 0.5
+"""With a smaller sigma hardly anybody can be kept, and next to nothing but that report is looked at."""
+
+_FINE = 3e-5
+"""How exactly those are looked at: it is cheap."""
 
 _FEW = 64
 """Up to so many users the way through zero may lose more than it gains."""
@@ -92,21 +99,21 @@ class Replace(Round):
     def weight(self) -> float:  # type: ignore[override]
         return self.step.weight
 
+    @property
+    def has_other_ways(self) -> bool:
+        return self.step.sample is not None or self.users <= _FEW
+
     def limited(self) -> Replace:
         # The whole way is twice as far as a step.
         whole = self.ratio.limited()
-        step = replace(self.step, ratio=whole.halved()).limited() if whole != self.ratio else self.step.limited()
-        return Replace(step=step)
+        step = self.step if whole == self.ratio else replace(self.step, ratio=whole.halved())
+        return Replace(step=step.limited())
 
     def alone(self) -> Round:
         return Identical(ratio=self.ratio.at_rate(self.ratio.rate * self.weight), users=1)
 
     def leg(self) -> Round:
         return self.step
-
-    def direct(self) -> Round:
-        """The theorem seen from where user 1 stands: it moves by 2, and so far are the others. Good for few users."""
-        return replace(self.step, ratio=self.ratio)
 
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
         if side != "upper":
@@ -125,18 +132,35 @@ class Replace(Round):
 
 @functools.lru_cache(maxsize=32)
 def _replace_law(moved: Replace, half: int, budget: float) -> PricedLaw:
-    """One round by way of zero, in prices; puts mirror calls, as both directions are the same."""
+    """One round in prices, by way of zero or what else bounds it; puts mirror calls: both directions are the same."""
     one = Composition(parts=((moved.step, 1),), half=half, budget=budget)
     way = ByZero(there=one.above("forward"), back=one.above("reverse"))
     most = 2.0 * float(max(way.there.loss[-1], way.back.loss[-1]))
     least = min(1e-3 * most, 1e-2 * max(way.epsilon(0.1 * way.delta(0.0)), 1e-12))
     loss = np.concatenate([[0.0], np.geomspace(least, most, _POINTS)])
     deltas = np.array([way.delta(e) for e in loss.tolist()])
-    gap = np.concatenate([np.expm1(-loss[:0:-1]), np.expm1(loss)])
-    value = np.concatenate([(np.exp(-loss) * deltas)[:0:-1], deltas])
-    ratio = moved.ratio
-    local = of_report(gap, ratio.scale, ratio.rate * moved.weight)
-    return law_of(smaller(Prices(gap=gap, value=value), local))
+    mirrored = np.expm1(-loss) > -1.0  # far out it rounds to that
+    gap = np.concatenate([np.expm1(-loss[mirrored][:0:-1]), np.expm1(loss)])
+    value = np.concatenate([(np.exp(-loss) * deltas)[mirrored][:0:-1], deltas])
+    scale = moved.ratio.scale
+    best = smaller(Prices(gap=gap, value=value), of_report(gap, scale, moved.ratio.rate * moved.weight))
+    if moved.step.sample is not None:
+        best = smaller(best, of_sampled(gap, scale, moved.weight, there=scale, here=scale))
+    if moved.users <= _FEW:
+        best = smaller(best, _seen_from_user(moved, half, budget))
+    return law_of(best)
+
+
+def _seen_from_user(moved: Replace, half: int, budget: float) -> Prices:
+    """The theorem seen from where user 1 stands: it moves by 2, and so far are the others. Good for few users.
+
+    Either end may be the one it is seen from, so of each price and its mirror image the smaller holds.
+    """
+    found = replace(moved.step, ratio=moved.ratio).law(half, budget).prices()
+    gap = np.union1d(found.gap, -found.gap / (1.0 + found.gap))
+    gap = gap[gap > -1.0]  # far out it rounds to -1
+    mirror = -gap / (1.0 + gap)
+    return Prices(gap=gap, value=np.minimum(found.at(gap), (1.0 + gap) * found.at(mirror) * (1.0 + 8.0 * 2.0**-53)))
 
 
 # Questions: upper bounds for rounds some of which are among any crowd
@@ -154,7 +178,9 @@ def epsilon(parts: Parts, delta: float, accuracy: float = pld.ACCURACY) -> float
     if not pld.in_range(parts) or delta < DELTA_MIN:
         return cap
     found = min(cap, _asked(parts, delta, accuracy, lambda way: way.epsilon(delta)))
-    return min(found, pld.epsilons(_alone(parts), [delta], accuracy)[0].upper) if found > _CLOSE * cap else found
+    if found <= _CLOSE * cap and not _is_nearly_local(parts):
+        return found
+    return min(found, pld.epsilons(_alone(parts), [delta], min(accuracy, _FINE))[0].upper)
 
 
 def delta(parts: Parts, epsilon: float, accuracy: float = pld.ACCURACY) -> float:
@@ -164,7 +190,9 @@ def delta(parts: Parts, epsilon: float, accuracy: float = pld.ACCURACY) -> float
     if not pld.in_range(parts) or epsilon > EPSILON_MAX:
         return cap
     found = min(cap, _asked(parts, 1e-12, accuracy, lambda way: way.delta(epsilon)))
-    return min(found, pld.deltas(_alone(parts), [epsilon], accuracy)[0].upper) if found > _CLOSE * cap else found
+    if found <= _CLOSE * cap and not _is_nearly_local(parts):
+        return found
+    return min(found, pld.deltas(_alone(parts), [epsilon], min(accuracy, _FINE))[0].upper)
 
 
 def advantage(parts: Parts, accuracy: float = pld.ACCURACY) -> float:
@@ -194,7 +222,7 @@ def power(parts: Parts, fpr: float, accuracy: float = pld.ACCURACY) -> float:
 
 def _half(accuracy: float) -> int:
     """Cells of a law that is about that accurate."""
-    return int(min(2048, max(512, 2 ** math.ceil(math.log2(512.0 * math.sqrt(pld.ACCURACY / accuracy))))))
+    return int(min(2048, max(256, 2 ** math.ceil(0.5 * math.log2(pld.ACCURACY / accuracy) + 9.0 - 1e-9))))
 
 
 def _local(parts: Parts) -> Parts:
@@ -207,6 +235,11 @@ def _alone(parts: Parts) -> Parts:
     return tuple((part.alone(), rounds) for part, rounds in parts)
 
 
+def _is_nearly_local(parts: Parts) -> bool:
+    """Whether there is so little noise that the others hardly matter."""
+    return any(part.ratio.scale < _LITTLE for part, _ in parts)
+
+
 def _asked(parts: Parts, smallest: float, accuracy: float, ask: Callable[[Curve | ByZero], float]) -> float:
     """The worse answer of both directions, or that by way of zero where all rounds lead through it."""
     legs = _legs(parts)
@@ -216,9 +249,10 @@ def _asked(parts: Parts, smallest: float, accuracy: float, ask: Callable[[Curve 
     if legs is None:
         return max(ask(there), ask(back))
     found = ask(ByZero(there=there, back=back))
-    if max(part.users for part, _ in parts) > _FEW:
+    if not any(part.has_other_ways for part, _ in parts):
         return found
-    return min(found, _asked(tuple((part.direct(), rounds) for part, rounds in parts), smallest, accuracy, ask))
+    rounds = replace(rounds, parts=parts)
+    return min(found, max(ask(rounds.above(way)) for way in _WAYS))
 
 
 def _legs(parts: Parts) -> Parts | None:

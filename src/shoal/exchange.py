@@ -21,26 +21,28 @@ z for the point with w(z) = v,
 - X = 0 with the rest of the mass.
 
 *Check-in*: user 1 and every kept user take part with probability `rate`; v is 1, or X + v - 1 is 0, for one that does
-not. *Fixed size*, m of n: given K, g of the K + 1 are sampled (hypergeometric, revealed); user 1 is one of them with
-probability g / (K + 1), then there are g - 1 terms, otherwise v = 1 and g terms. Proofs are in
-`docs/explanation/guarantee.md`.
+not. *Fixed size*, m of n: g, the number of user 1 and kept users among the m, is revealed in the place of K, and
+g + q (n - m) takes the place of K + 1; user 1 is one of the g with probability g / (g + q (n - m)), then there are
+g - 1 terms, otherwise v = 1 and g terms. Check-in is a mixture of fixed sizes, and is taken as that for few users.
+Proofs are in `docs/explanation/guarantee.md`.
 
-Where users are many this is sharpened: `shoal.groups`. Fixed sizes stay with the theorem as it stands here.
+Where users are many this is sharpened: `shoal.groups`.
 
-S is also below the one report in the clear (with its coin), `shoal.prices.of_report`: what is composed is the law of
-the smaller prices of both, and of several thinnings where that pays.
+S is also below the one report in the clear (with its coin), `shoal.prices.of_report`, and for a fixed size below that
+report with another user's in its place, `shoal.prices.of_sampled`: what is composed is the law of the smaller prices of
+all of them, and of several thinnings where that pays.
 
 *Computing it.* For a given crowd f is affine in v (before X takes the place of its users' terms), so v may be spread,
 mean kept, on a dozen nodes; the sums for all nodes are made together (`shoal.spread`), once for each block of K. A
 block counts as its smallest K: the other kept users, chosen from the set of those kept alone, are revealed. For a fixed
-size g is then drawn given that smallest K, and a block of g counts as its largest: from g to g + 1 the f of a given
-crowd has one more independent term of mean 0, or w(z) in the place of v = 1.
+size a block counts as its largest g over its smallest g + q (n - m): from g to g + 1 the sum of a given crowd has one
+more independent term of mean 0, or w(z) in the place of v = 1, and what has mean 0 grows with its factor.
 
 *Errors.* All are put into prices: calls above 1 and puts below.
 
 1. v beyond the last node: given v a call costs at most `v + E(w - v)+`, a put at most 1 + v, so 2 Phi(r - z_max) is
    charged to both.
-2. Improbably small K (or g outside its blocks): at most its probability, to both.
+2. Improbable K (or g): at most their probability, to both.
 3. Terms from reports beyond the ends of the grid count as those at the ends: their first moments, `Phi(r - high)` and
    `v Phi(low)`, are charged, and so is what `shoal.spread` cuts (its 1), twice for the mean that they move; also the
    first moment of what is left of 1 for X = 0, off by 2^-46 at most, where it is too little to be known well.
@@ -48,11 +50,12 @@ crowd has one more independent term of mean 0, or w(z) in the place of v = 1.
    quadrature and densities, and, by the lemma on means of `shoal.law` (its 4), 12 times the error of positions over
    the mean size of a term.
 5. Means of the laws given v and K are known to a few N u of their size, N cells: a relative error of prices.
-6. Weights of K and g: relative, 16 u for each of them.
+6. Weights of K or g: relative, 16 u for each of them.
 """
 
 from __future__ import annotations
 
+import bisect
 import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -66,7 +69,7 @@ from shoal import groups, panels
 from shoal.law import Pair
 from shoal.mixture import Mixture
 from shoal.numeric import UNIT, USERS_MAX, Direction, FloatArray, Side
-from shoal.prices import PricedLaw, Prices, law_of, of_report, smaller
+from shoal.prices import PricedLaw, Prices, law_of, of_report, of_sampled, smaller
 from shoal.ratio import Lognormal
 from shoal.rounds import Identical, Round
 from shoal.spread import NOTHING, Batch, Law, added, atoms_on_grid, base_for, batch, positions, sums
@@ -75,11 +78,23 @@ from shoal.thinning import Thinning, excess, root
 _PLACES: FloatArray = np.array([-5.5, -3.5, -2.0, -1.0, -0.2, 0.6, 1.4, 2.4, 3.8, 6.0])
 """Where z has its nodes, next to -infinity and the end of the grid."""
 
-_THINNINGS = ((2.5, (1.0,)), (1.75, (1.5,)), (1.25, (1.5, 2.5)), (0.0, (1.5, 2.5, 3.5)))
+_THINNINGS = ((2.5, (1.0,)), (1.75, (1.5, 3.0)), (1.25, (1.5, 2.5, 3.5)), (0.5, (1.5, 2.5, 4.0)), (0.0, ()))
 """Thinnings from each sigma on: with much noise one is as good as any, with little the best one depends on delta."""
 
-_SCALE_MIN = 0.5
-"""With less noise nothing but the report itself is looked at: hardly anybody is kept."""
+_FOR_FEW = ((1.75, (0.0, 1.0, 2.25)), (0.5, (0.0, 1.0, 2.0, 3.25)), (0.0, ()))
+"""The same for few users; with less noise hardly anybody is kept."""
+
+_SCALE_EDGES, _USER_EDGES, _SENDER_EDGES = (0.5, 1.25, 1.75, 2.5), (8, 300), (80, 400, 800, 4_000)
+"""Where these rules, and those of `shoal.groups`, change."""
+
+_NEXT = 1.12
+"""How far beyond an edge the rule on its other side may still be the better one (squared, for users)."""
+
+_FEWEST = 8
+"""Up to so many users check-in is taken as a mixture of fixed sizes: better, and dear for more."""
+
+_FAR, _SENDERS = 4.5, 16.0
+"""Among so few who send, one large term decides: a thinning that leaves next to none."""
 
 _SMALL = 300
 """Crowds up to this size are too small to lose many, and cheap to look at with several thinnings."""
@@ -94,7 +109,14 @@ _BLOCK = 6e-3
 """The width of a block of K, as a part of K: about four times what it costs of epsilon."""
 
 _DEAR = 1.25
-"""Below this sigma a term spreads over so many orders of magnitude that sums of it take long."""
+"""Below this sigma a term spreads over so many orders of magnitude that one large one decides."""
+
+_LOUD = 2.9
+"""From this sigma on, for 100 senders, no single term is large enough for the theorem without groups to be the better
+one; the more they are the smaller it is, like their sixth root (found by trial)."""
+
+_HALF = 512
+"""Cells for which there are as many nodes and blocks as is said here; with more cells there are more of them."""
 
 _BLOCKS = 12
 """Blocks within three deviations of K at most."""
@@ -217,10 +239,11 @@ class _Nodes:
     cut: float
 
 
-def _nodes(r: float, present: float, budget: float) -> _Nodes:
-    """w(z) spread on nodes."""
+def _nodes(r: float, present: float, budget: float, fine: float = 1.0) -> _Nodes:
+    """w(z) spread on nodes, `fine` times as many as is usual."""
     low, last = panels.quantile(1e-6 * budget), r - panels.quantile(budget)
-    ends = np.append(_PLACES[last - 1.0 > _PLACES], last)
+    places = np.interp(np.arange(0.0, len(_PLACES) - 1 + 0.5 / fine, 1.0 / fine), np.arange(len(_PLACES)), _PLACES)
+    ends = np.append(places[last - 1.0 > places], last)
     value = np.append(0.0, np.exp(r * ends - 0.5 * r**2))
     z, weight = panels.nodes(low, last, ends, 2.0 * r)
     mass = weight * panels.normal_density(z)
@@ -247,13 +270,13 @@ def _nodes(r: float, present: float, budget: float) -> _Nodes:
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """`terms` terms over K + 1, K = `others`, of this chance.
+    """`terms` terms and user 1's own over `over`, which is K + 1 (g + q (n - m) for a fixed size), of this chance.
 
     User 1 is there with probability `present`; if it is not, there are `extra` more terms.
     """
 
     terms: int
-    others: int
+    over: float
     chance: float
     present: float
     extra: int = 0
@@ -300,7 +323,15 @@ def _sampled(kept: int, users: int, sample: int, spare: float) -> tuple[int, Flo
     return first, masses / masses.sum()
 
 
-def _blocks(first: int, masses: FloatArray, most: int, finer: int = 1) -> list[tuple[int, int, float]]:
+def _counted(users: int, sample: int, kept: float, spare: float) -> tuple[int, FloatArray]:
+    """How many of `sample` are user 1 or kept: Bin(m, q) if user 1 is not drawn, else 1 + Bin(m - 1, q)."""
+    # 1 + Bin(m - 1, q) is at most 1 + Bin(m, q), and a step of 1 is within the reach of a smaller `spare`.
+    first, masses = (sample, np.ones(1)) if kept == 1.0 else _counts(sample, kept, 1e-3 * spare)
+    masses = masses * (first + np.arange(len(masses)) + kept * (users - sample))
+    return first, masses / masses.sum()
+
+
+def _blocks(first: int, masses: FloatArray, most: int, finer: float = 1.0) -> list[tuple[int, int, float]]:
     """Smallest and largest count of each block, and its mass: fine within three deviations, about `most` there.
 
     Blocks start at multiples of their width, which is a power of two, so that those of other laws share sums.
@@ -342,6 +373,11 @@ class Exchange(Round):
         """The probability that user 1 is sampled."""
         return 1.0 if self.sample is None else self.sample / self.users
 
+    @property
+    def is_by_size(self) -> bool:
+        """Whether the number of senders is fixed, or users are so few that check-in is a mixture of fixed sizes."""
+        return self.sample is not None or (self.ratio.rate < 1.0 and self.users <= _FEWEST)
+
     def limited(self) -> Exchange:
         # The others may be revealed.
         users = min(self.users, USERS_MAX) if self.sample is None else self.users
@@ -368,80 +404,168 @@ class Exchange(Round):
             orders, direction, self.ratio.scale, self.ratio.rate * self.weight
         )
 
-    def cases(self, kept: float, spare: float, finer: int = 1) -> tuple[list[Case], float]:
+    def cases(self, kept: float, spare: float, finer: float = 1.0) -> tuple[list[Case], float]:
         """How many terms there are, over what, and the relative error of their chances (error 6)."""
-        first, masses = (self.users - 1, np.ones(1)) if kept == 1.0 else _counts(self.users - 1, kept, spare)
-        error = 16.0 * UNIT * (len(masses) + 8.0)
-        found = []
-        # With little noise sums of many terms are dear, and for a fixed size there are many of them.
-        dear = self.sample is not None and self.ratio.scale < _DEAR and self.users > _SMALL
-        most = _BLOCKS // 3 if dear else _BLOCKS
-        for least, _, chance in _blocks(first, masses, most if self.sample is None else most // 2, finer):
-            if self.sample is None:
-                found.append(Case(terms=least, others=least, chance=chance, present=self.ratio.rate))
-                continue
-            lowest, inner = _sampled(least + 1, self.users, self.sample, spare)
-            error = max(error, 16.0 * UNIT * (len(masses) + len(inner) + 8.0))
-            for _, largest, part in _blocks(lowest, inner, most):
-                present = min(1.0, largest / (least + 1) * (1.0 + 4.0 * UNIT))
-                terms, extra = (largest - 1, 1) if largest else (0, 0)
-                found.append(Case(terms=terms, others=least, chance=chance * part, present=present, extra=extra))
-        return found, error
+        if not self.is_by_size:
+            first, masses = (self.users - 1, np.ones(1)) if kept == 1.0 else _counts(self.users - 1, kept, spare)
+            found = [
+                Case(terms=least, over=least + 1.0, chance=chance, present=self.ratio.rate)
+                for least, _, chance in _blocks(first, masses, _BLOCKS, finer)
+            ]
+            return found, 16.0 * UNIT * (len(masses) + 8.0)
+        found, longest = [], 0
+        smallest, sizes = (self.sample, np.ones(1)) if self.sample else _counts(self.users, self.ratio.rate, spare)
+        for size, likely in enumerate(sizes.tolist(), smallest):
+            first, masses = _counted(self.users, size, kept, spare)
+            rest, longest = kept * (self.users - size), max(longest, len(masses))
+            found += [
+                Case(
+                    terms=max(most - 1, 0), over=least + rest, chance=likely * chance, extra=min(most, 1),
+                    present=min(1.0, most / (most + rest) * (1.0 + 4.0 * UNIT)) if most else 0.0,
+                )
+                for least, most, chance in _blocks(first, masses, _BLOCKS, finer)
+                if likely * chance > 0.0
+            ]  # fmt: skip
+        return found, 16.0 * UNIT * (len(sizes) + longest + 8.0)
 
 
 @functools.lru_cache(maxsize=32)
 def _law(crowd: Exchange, half: int, budget: float) -> PricedLaw:
-    """The law of the smaller prices: of one report in the clear, of the theorem with groups or at some thinnings."""
-    r = 1.0 / crowd.ratio.scale
-    best = of_report(_local_grid(r, budget), crowd.ratio.scale, crowd.ratio.rate * crowd.weight)
-    plan = None if crowd.sample is not None else groups.plan(crowd.ratio, crowd.users)
+    """The law of the smaller prices, of this round and of those next to it that are no better."""
+    return law_of(functools.reduce(smaller, (_best(one, half, budget) for one in (crowd, *_neighbours(crowd)))))
+
+
+def _neighbours(crowd: Exchange) -> list[Exchange]:
+    """Rounds that are no better, across an edge of the rules for thinnings and groups: no bound gets worse there.
+
+    Less noise is worse (noise can be added afterwards), and so are fewer users (the others may be revealed) and a
+    higher rate (reports may be dropped).
+    """
+    ratio, users = crowd.ratio, crowd.users
+    found = [
+        replace(crowd, ratio=replace(ratio, scale=edge * (1.0 - 1e-9)))
+        for edge in _SCALE_EDGES
+        if edge <= ratio.scale < _NEXT * edge
+    ]
+    if crowd.sample is None:
+        found += [replace(crowd, users=edge) for edge in _USER_EDGES if edge < users <= _NEXT**2 * edge]
+        for edge in _SENDER_EDGES:
+            if edge <= users * ratio.rate < _NEXT * edge:
+                found.append(replace(crowd, users=max(1, math.ceil(edge / ratio.rate) - 1)))
+            if edge / _NEXT <= users * ratio.rate < edge <= users:
+                found.append(replace(crowd, ratio=replace(ratio, rate=min(1.0, edge / users * (1.0 + 1e-9)))))
+    return found
+
+
+@functools.lru_cache(maxsize=32)
+def _best(crowd: Exchange, half: int, budget: float) -> Prices:
+    """The smaller prices of one report in the clear, and of the theorem with groups or at some thinnings."""
+    scale = crowd.ratio.scale
+    best = of_report(_local_grid(1.0 / scale, budget), scale, crowd.ratio.rate * crowd.weight)
+    if crowd.sample is not None:
+        best = smaller(best, of_sampled(best.gap, scale, crowd.weight, there=0.5 * scale, here=scale))
+    plan = groups.plan(crowd.ratio, crowd.users, crowd.sample)
     if plan is not None:
         best = smaller(best, _with_local(crowd, _refined(crowd, plan, half, budget)))
-    if plan is None or budget <= _FOR_MOMENTS:
-        for thin in _thinnings(crowd):
-            cases, error = crowd.cases(thin.kept, budget)
-            found = _prices(crowd, thin, [cases], error, half * 3 // 8, budget)[0]
-            best = smaller(best, _with_local(crowd, found))
-    return law_of(best)
+    for thin in _thinnings(crowd) if plan is None or budget <= _FOR_MOMENTS else _beside(crowd):
+        cases, error = crowd.cases(thin.kept, budget, finer=_fine(half))
+        found = _prices(crowd, thin, [cases], error, half // 4, budget, _fine(half))[0]
+        best = smaller(best, _with_local(crowd, found))
+    return best
+
+
+def _fine(half: int) -> float:
+    """How many times as many nodes and blocks as is usual."""
+    return 0.5 if half < _HALF else float(round(half / _HALF))
 
 
 def _thinnings(crowd: Exchange) -> list[Thinning]:
     """Those that are worth their time."""
-    scale = crowd.ratio.scale
-    if scale < _SCALE_MIN:
-        return []
-    places = next(some for least, some in _THINNINGS if scale >= least)
-    if crowd.users <= _SMALL:
-        places = (0.0, 0.75, *places, 2.25)
-    if crowd.sample is not None and (scale >= 1.0 or crowd.sample <= 64):
-        # To keep everybody leaves nothing to mix where sizes are fixed, and is best for small samples.
+    scale, few = crowd.ratio.scale, crowd.users <= _SMALL
+    places = next(some for least, some in (_FOR_FEW if few else _THINNINGS) if scale >= least)
+    if crowd.is_by_size:
+        # To keep everybody leaves nothing to mix where sizes are fixed; it is best but for large samples.
         places = (-math.inf, *places)
+    if crowd.users * crowd.weight * crowd.ratio.rate <= _SENDERS:
+        places = (*places, _FAR)
     found = [Thinning.of(1.0 / scale, at) for at in places]
-    return [thin for thin in found if (crowd.users - 1) * thin.kept >= (_FEW if crowd.users > _SMALL else 0.1)]
+    return [thin for thin in found if (crowd.users - 1) * thin.kept >= (0.1 if few else _FEW)]
 
 
-def _with_local(crowd: Exchange, prices: Prices) -> Prices:
+def _beside(crowd: Exchange) -> list[Thinning]:
+    """Thinnings of the theorem without groups that may still be better than groups: where one large term decides."""
+    scale = crowd.ratio.scale
+    if crowd.sample is not None:
+        places = [-math.inf, 0.75] if crowd.users <= _SMALL else [-math.inf]
+    elif scale * (crowd.users * crowd.ratio.rate / 100.0) ** (1.0 / 6.0) < _LOUD:
+        places = [1.0] if scale >= _THINNINGS[1][0] else [1.5, 2.5] if scale >= _DEAR else [3.0]
+    else:
+        return []
+    return [Thinning.of(1.0 / scale, at) for at in places]
+
+
+def _with_local(crowd: Exchange, prices: Prices, weight: float | None = None) -> Prices:
     """Prices, or those of one report in the clear where they are smaller."""
-    return smaller(prices, of_report(prices.gap, crowd.ratio.scale, crowd.ratio.rate * crowd.weight))
+    present = crowd.ratio.rate * (crowd.weight if weight is None else weight)
+    return smaller(prices, of_report(prices.gap, crowd.ratio.scale, present))
 
 
 def _refined(crowd: Exchange, plan: groups.Plan, half: int, budget: float) -> Prices:
     """Prices of f with groups of users, user 1 among those aside."""
     thin = Thinning.of(1.0 / crowd.ratio.scale, plan.at)
-    cases, error = crowd.cases(thin.kept, budget, finer=3)
-    kept = [(case.others, case.chance) for case in cases]
-    sizes = plan.asides([count for count, _ in kept])
-    one = [[Case(terms=size, others=size, chance=1.0, present=crowd.ratio.rate)] for size in sizes]
-    aside = _prices(crowd, thin, one, 0.0, half // 4, budget)
-    laws = {size: law_of(_with_local(crowd, found)) for size, found in zip(sizes, aside, strict=True)}
-    return groups.prices(crowd.ratio, thin, plan, laws, kept, error, half * 3 // 16, budget)
+    split = _independent if crowd.sample is None else _drawn
+    cases, small, lost, error = split(crowd, plan, thin, budget, _fine(half))
+    found = _prices(crowd, thin, [[case] for case in small.values()], 0.0, half // 4, budget, _fine(half))
+    laws = {
+        key: law_of(_with_local(crowd, prices, case.present if plan.drawn else 1.0))
+        for (key, case), prices in zip(small.items(), found, strict=True)
+    }
+    return groups.prices(crowd.ratio, thin, plan, laws, cases, lost, error, half * 3 // 16, budget)
+
+
+_Split = tuple[list[groups.Case], dict[int, Case], float, float]
+"""Cases, the small crowds of user 1 and those aside by their key, what is left of probability, error of chances."""
+
+
+def _independent(crowd: Exchange, plan: groups.Plan, thin: Thinning, budget: float, fine: float) -> _Split:
+    """Everybody sends on its own: those aside are what is left of groups."""
+    every, error = crowd.cases(thin.kept, budget, finer=3 * fine)
+    sizes = plan.asides([case.terms for case in every])
+    cases, lost = [], 2.0 * budget
+    for case in every:
+        count = plan.groups(case.terms)
+        rest = case.terms - plan.size * count
+        law = bisect.bisect_right(sizes, rest) - 1
+        if law < 0:
+            lost += case.chance
+        else:
+            cases.append(
+                groups.Case(kept=case.terms, aside=rest, law=sizes[law], groups=count, chance=case.chance)
+            )  # fmt: skip
+    small = {size: Case(terms=size, over=size + 1.0, chance=1.0, present=crowd.ratio.rate) for size in sizes}
+    return cases, small, lost, error
+
+
+def _drawn(crowd: Exchange, plan: groups.Plan, thin: Thinning, budget: float, fine: float) -> _Split:
+    """A fixed number is drawn, nobody is thinned: g of user 1 and those aside, so that the rest is of the others."""
+    sample = crowd.sample or 0
+    aside = min(math.ceil(plan.aside * crowd.users / sample), crowd.users - 1)
+    lowest, masses = _sampled(aside + 1, crowd.users, sample, budget)
+    cases, small = [], {}
+    for least, largest, chance in _blocks(lowest, masses, _BLOCKS // 2, fine):
+        most = max(largest, 1)
+        present = min(1.0, most / (aside + 1) * (1.0 + 4.0 * UNIT))
+        small[most] = Case(terms=most - 1, over=aside + 1.0, chance=1.0, present=present, extra=1)
+        count = max(0, math.ceil((sample - least - plan.lone) / plan.size))
+        cases.append(groups.Case(kept=crowd.users - 1, aside=aside, law=most, groups=count, chance=chance))
+    return cases, small, 2.0 * budget, 16.0 * UNIT * (len(masses) + 8.0)
 
 
 def _local_grid(r: float, budget: float) -> FloatArray:
     """Gaps at which one report in the clear is looked at: finely out to where `budget` is left of its prices."""
     near, far = (0.5 * r**2 - r * panels.quantile(least) for least in (budget, 1e-280))
     loss = np.concatenate([
-        np.linspace(0.0, near, math.ceil(64.0 * near / r))[:-1],
+        np.linspace(0.0, near, math.ceil(128.0 * near / r))[:-1],
         np.linspace(near, far, math.ceil(16.0 * (far - near) / r)),
     ])  # fmt: skip
     found: FloatArray = np.expm1(np.concatenate([-loss[:0:-1], loss]))
@@ -449,13 +573,19 @@ def _local_grid(r: float, budget: float) -> FloatArray:
 
 
 def _prices(
-    crowd: Exchange, thin: Thinning, mixtures: Sequence[Sequence[Case]], error: float, half: int, budget: float
+    crowd: Exchange,
+    thin: Thinning,
+    mixtures: Sequence[Sequence[Case]],
+    error: float,
+    half: int,
+    budget: float,
+    fine: float = 1.0,
 ) -> list[Prices]:
     """Prices of f at one thinning, for each mixture of cases; `error` is that of their chances."""
     every = [case for cases in mixtures for case in cases]
     present = sum(case.chance * case.present for case in every) / len(mixtures)
-    ratio = crowd.ratio if crowd.sample is None else replace(crowd.ratio, rate=1.0)
-    nodes = _nodes(1.0 / ratio.scale, present, budget)
+    ratio = replace(crowd.ratio, rate=1.0) if crowd.is_by_size else crowd.ratio
+    nodes = _nodes(1.0 / ratio.scale, present, budget, fine)
     one = _terms(ratio, thin, nodes, half, budget)
     totals = sums(one, [case.terms for case in every], budget)
     return [_mixed(nodes, one, totals, cases, error, half, budget) for cases in mixtures]
@@ -471,13 +601,17 @@ def _mixed(
     budget: float,
 ) -> Prices:
     mixture = Mixture(cut=nodes.cut + 2.0 * budget)
+    # Many cases of a fixed size have as many terms.
+    laws = {0: [NOTHING] * len(nodes.value)} | {count: total.laws() for count, total in totals.items()}
+    away: dict[tuple[int, int], Law] = {}
     for case in cases:
-        laws = totals[case.terms].laws() if case.terms else [NOTHING] * len(nodes.value)
-        for place, v in enumerate(nodes.value.tolist()):
-            mixture.add(case.chance * case.present * float(nodes.chance[place]), laws[place], v - 1.0, case.others + 1)
+        for v, chance, law in zip(nodes.value.tolist(), nodes.chance.tolist(), laws[case.terms], strict=True):
+            mixture.add(case.chance * case.present * chance, law, v - 1.0, case.over)
         if case.present < 1.0:
-            law = _absent(totals.get(case.terms), one, case.extra, budget)
-            mixture.add(case.chance * (1.0 - case.present), law, 0.0, case.others + 1)
+            key = case.terms, case.extra
+            if key not in away:
+                away[key] = _absent(totals.get(case.terms), one, case.extra, budget)
+            mixture.add(case.chance * (1.0 - case.present), away[key], 0.0, case.over)
     return mixture.prices(error, half)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import decimal
 import math
 from dataclasses import dataclass
 
@@ -78,14 +79,14 @@ def _read(text: str) -> float:
 def rounded(value: float, side: str = "up", digits: int = 5) -> str:
     """A number to a few digits, rounded to the safe side: a bound stays a bound when it is printed.
 
-    >>> rounded(0.123451), rounded(0.123451, "down")
-    ('0.12346', '0.12345')
+    >>> rounded(0.123451), rounded(0.123451, "down"), rounded(1076, digits=3)
+    ('0.12346', '0.12345', '1080')
     """
     if not math.isfinite(value) or value == 0.0:
         return "0" if value == 0.0 else "inf"
-    places = digits - 1 - math.floor(math.log10(abs(value)))
-    spec = f".{max(0, places)}f" if 1e-4 <= abs(value) < 1e7 else f".{digits - 1}e"
-    text = outwards(value, spec, 1.0 if side == "up" else -1.0)
+    text = outwards(value, f".{digits - 1}e", 1.0 if side == "up" else -1.0)
+    if 1e-4 <= abs(value) < 1e7:
+        return f"{decimal.Decimal(text):f}"
     return text.replace("e-0", "e-").replace("e+0", "e+")
 
 

@@ -32,6 +32,8 @@ from shoal import _validate, pld
 from shoal._validate import Numbers, WholeNumbers
 from shoal.answers import (
     ADVANTAGE,
+    DELTA,
+    EPSILON,
     Asked,
     Bounds,
     How,
@@ -263,10 +265,11 @@ class Mechanism:
         accuracy: float = pld.ACCURACY,
     ) -> Statement:
         """The statement of an answer that is known already."""
+        how, question = How.checked(method, None, accuracy), EPSILON if asked == "epsilon" else DELTA
         return Statement(
             runs=(run(self, rounds),), adjacency=self.adjacency, crowd=getattr(self, "crowd", None),
             assumption=self.assumption, trust=self.trust, method=method, asked=asked, given=float(given), answer=answer,
-            accuracy=accuracy,
+            accuracy=accuracy, numerical=how.numerical(self._bounds(rounds), float(given), question, answer.upper),
         )  # fmt: skip
 
     def pld(self, *, step: float = 1e-4) -> Any:

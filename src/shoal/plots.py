@@ -20,12 +20,15 @@ _STYLE = {"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One curve: a label, x, upper bounds, and lower bounds where they are known."""
+    """One curve: a label, x, upper bounds, and lower bounds where they are known; or means, and their spread."""
 
     label: str
     x: Sequence[float]
     upper: Sequence[float]
     lower: Sequence[float] | None = None
+    top: Sequence[float] | None = None
+    """Where the band ends above, if not on the line."""
+
     marks: bool = False
     """Whether each point gets a mark, as few points should."""
 
@@ -60,7 +63,8 @@ def draw(
             marker = _MARKS[i % len(_MARKS)] if line.marks or len(line.x) == 1 else None
             axes.plot(line.x, line.upper, color=colour, linestyle=dash, linewidth=2, marker=marker, label=line.label)
             if line.lower is not None:
-                axes.fill_between(line.x, line.lower, line.upper, color=colour, alpha=0.25, linewidth=0)
+                top = line.upper if line.top is None else line.top
+                axes.fill_between(line.x, line.lower, top, color=colour, alpha=0.25, linewidth=0)
         if "x" in logarithmic and all(x > 0 for line in lines for x in line.x):
             axes.set_xscale("log")
             axes.xaxis.set_major_formatter(ticker.FuncFormatter(_tick))

@@ -74,6 +74,25 @@ def of_report(gap: FloatArray, scale: float, rate: float) -> Prices:
     return Prices(gap=gap, value=rate * np.exp(np.minimum(loss, 0.0)) * delta * (1.0 + 8.0 * UNIT))
 
 
+def of_sampled(gap: FloatArray, scale: float, weight: float, *, there: float, here: float) -> Prices:
+    """Prices of a report in the clear, or of another user's in its place: user 1 is drawn with probability `weight`.
+
+    `D = (1 - g) R + g P0`, `D' = (1 - g) R + g P1`, g the weight, R without user 1. For t' >= 1 and
+    `t = 1 + (t' - 1) / g`, `b = t' / t` (Balle, Barthe and Gaboardi 2018, theorem 2),
+
+        D' - t' D = g (P1 - t (b P0 + (1 - b) R)),
+
+    so `delta(D' || D) <= g (b delta(P1 || P0) + (1 - b) delta(P1 || R))` at t. P1 and P0 differ by a move of user 1,
+    P1 and R by one from user 1's new place to another user's, P0 and R by one from its old place: reports of
+    `scale`, `there` and `here`. The other direction has P0 and `here`.
+    """
+    over = np.where(gap >= 0.0, gap, -gap / (1.0 + gap))  # t' - 1
+    share = (1.0 + over) * weight / (weight + over)
+    moved, new, old = (of_report(over / weight, s, 1.0).value for s in (scale, there, here))
+    delta = weight * (share * moved + (1.0 - share) * np.where(gap >= 0.0, new, old))
+    return Prices(gap=gap, value=delta * np.where(gap >= 0.0, 1.0, 1.0 + gap) * (1.0 + 64.0 * UNIT))
+
+
 def smaller(one: Prices, other: Prices) -> Prices:
     """The smaller of two bounds, at the points of both."""
     gap = np.union1d(one.gap, other.gap)

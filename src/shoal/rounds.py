@@ -88,6 +88,11 @@ class Round(ABC):
         """Itself, or a round within the limits on users and noise that is never better."""
 
     @property
+    def has_other_ways(self) -> bool:
+        """Whether there may be a better bound than that of its legs."""
+        return False
+
+    @property
     def is_gaussian(self) -> bool:
         """Whether it is one plain Gaussian report, which has closed forms."""
         return False
@@ -113,10 +118,6 @@ class Round(ABC):
     def leg(self) -> Round | None:
         """The round in which user 1 goes half of the way only, to zero or from it; None if there is none."""
         return None
-
-    def direct(self) -> Round:
-        """The same round seen from where user 1 stands."""
-        return self
 
     def tuned(self, loss: float) -> Round:
         """The same round with its attack tuned to decide at this loss."""

@@ -184,11 +184,12 @@ def _convolved(a: Batch, b: Batch) -> list[FloatArray]:
         p = np.zeros((laws, 4 * half + 1))
         for left, right in terms:
             span = _span(right, 0, columns)
+            backwards = right[:, span][:, ::-1]
             for run in _runs(left, k) if span.stop else []:
                 start = run.start + span.start
                 stop = run.stop + span.stop - 1
-                for law in range(laws):
-                    p[law, start:stop] += np.convolve(left[law, run], right[law, span])
+                for law in np.flatnonzero(left[:, run].any(axis=1)).tolist():
+                    p[law, start:stop] += np.correlate(left[law, run], backwards[law], "full")
         found.append(p)
         if k + 1 < levels:
             low = _padded(_coarser(pb + below[1]), half)

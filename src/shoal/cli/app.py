@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from shoal.cli.commands.analyst import admit, export, init, restore, serve, status
+from shoal.cli.commands.analyst import admit, export, init, restore, serve, skip, status
 from shoal.cli.commands.audit import audit
 from shoal.cli.commands.calibrate import rounds, sigma, users
 from shoal.cli.commands.compare import compare
 from shoal.cli.commands.delta import delta
 from shoal.cli.commands.demo import demo
 from shoal.cli.commands.epsilon import epsilon
+from shoal.cli.commands.explore import explore
 from shoal.cli.commands.flower import deploy, enrol, join, new, proxy, simulate
 from shoal.cli.commands.rdp import rdp
 from shoal.cli.commands.reproduce import reproduce
@@ -56,9 +57,9 @@ def top(
     pass
 
 
-add(app, epsilon, delta, rdp, tradeoff, compare, demo, audit, train, reproduce)
+add(app, epsilon, delta, rdp, tradeoff, compare, explore, demo, audit, train, reproduce)
 add(calibrate, sigma, rounds, users)
-add(analyst, init, admit, restore, serve, status)
+add(analyst, init, admit, restore, skip, serve, status)
 add(analyst, export, name="model")
 add(flower, enrol, join, proxy, new, simulate, deploy)
 app.add_typer(calibrate, name="calibrate")

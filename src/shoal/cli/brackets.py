@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,8 +138,6 @@ def _abscissae(quantity: Quantity, rounds: list[int], given: list[float], count:
 _SPAN = {"sigma": 3.0, "users": 10.0, "rate": 10.0}
 """How far to either side of the given value the picture goes, as a factor."""
 
-_NAME = {"sigma": "σ (noise multiplier)", "users": "users", "rate": "check-in rate"}
-
 
 def _around(field: str, query: Query, deltas: list[float], file: Path) -> Path:
     """A line for each crowd, delta and number of rounds; the value that was given is among the points."""
@@ -159,9 +158,16 @@ def _around(field: str, query: Query, deltas: list[float], file: Path) -> Path:
         lines,
         file,
         title=f"{query.first.label} around {query.first.settings}\n{', '.join(notes)}",
-        xlabel=_NAME[field],
+        xlabel=_axis(query.first, field),
         ylabel=f"ε ({query.bound})",
     )
+
+
+def _axis(m: Mechanism, field: str) -> str:
+    """What the field is called."""
+    if field == "sigma":
+        return "σ (noise multiplier)"
+    return next(str(f.metadata["words"]) for f in dataclasses.fields(m) if f.name == field)
 
 
 def values(m: Mechanism, field: str, count: int) -> list[float]:

@@ -74,11 +74,11 @@ class Offer:
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What a command line says about a mechanism: its name, and the text of each option."""
+    """What a command line says about a mechanism: its name, and the text of each option (True of a flag)."""
 
     kind: str
     """Empty if the command can do without and none was named."""
-    given: Mapping[str, str | None]
+    given: Mapping[str, str | bool | None]
 
     @property
     def fields(self) -> dict[str, bool]:
@@ -99,7 +99,7 @@ class Description:
             if self.fields.get(name) and text is None:
                 raise ValueError(f"{name} must be given for {self.kind}: add --{name.replace('_', '-')}")
             if text is not None:
-                found[name] = parse.number(name, text)
+                found[name] = text if isinstance(text, bool) else parse.number(name, text)
         return kinds()[self.kind](**{**found, **known})
 
     def variants(
@@ -119,10 +119,12 @@ Described = Annotated[Description, Offer()]
 
 
 def kinds() -> dict[str, type[Mechanism]]:
-    """All mechanisms, by their name in the command line."""
+    """All mechanisms that are public names of the package, by their name in the command line."""
+    import shoal
     from shoal.mechanisms import MECHANISMS
 
-    return {cls.label: cls for cls in MECHANISMS.values()}
+    public = [getattr(shoal, name) for name in shoal.__all__ if name[0].isupper()]  # loads the files they are in
+    return {cls.label: cls for cls in MECHANISMS.values() if cls in public}
 
 
 def has(cls: type[Mechanism], name: str) -> bool:
@@ -161,7 +163,8 @@ def with_description(function: Callable[..., None]) -> Callable[..., None]:
     made = _options(offer)
 
     def call(*, mechanism: enum.Enum | None, **rest: Any) -> None:
-        given = {p.name: rest.pop(p.name) for p in made}
+        told = {p.name: rest.pop(p.name) for p in made}
+        given = {k: None if v is False else v for k, v in told.items()}  # a flag that is not there says nothing
         kind = "" if mechanism is None else mechanism.value
         function(described=Description(kind=kind, given=given), **rest)
 
@@ -203,21 +206,32 @@ def _argument(offer: Offer) -> inspect.Parameter:
 
 
 def _options(offer: Offer) -> list[inspect.Parameter]:
-    """One option for each field that is offered, the noise last."""
+    """One option for each field that is offered, the noise last; a field that is True or False is a flag."""
     offered = {name for cls in kinds().values() if has(cls, offer.of) for name in fields(cls)} - {offer.but}
-    every: dict[str, dataclasses.Field[Any]] = {}
-    for cls in kinds().values():
+    every: dict[str, dict[str, dataclasses.Field[Any]]] = {}
+    for label, cls in kinds().items():
         for f in dataclasses.fields(cls):
-            every.setdefault(f.name, f)
+            every.setdefault(f.name, {})[label] = f
     order = sorted(every, key=lambda name: name == "sigma")
-    return [_parameter(name, Annotated[str | None, _option(every[name])], None) for name in order if name in offered]
+    return [_option(name, every[name]) for name in order if name in offered]
 
 
-def _option(field: dataclasses.Field[Any]) -> Any:
-    """Its help ends with the mechanisms that have it, unless all do."""
-    owners = [label for label, cls in kinds().items() if has(cls, field.name)]
-    where = "" if len(owners) == len(kinds()) else f" ({', '.join(owners)})"
-    return typer.Option(metavar=field.metadata["metavar"], help=f"{field.metadata['help'].removesuffix('.')}{where}.")
+def _option(name: str, owners: dict[str, dataclasses.Field[Any]]) -> inspect.Parameter:
+    """The option of a field; its help names the mechanisms that have the field, unless all do."""
+    meanings: dict[str, list[str]] = {}
+    for label, field in owners.items():
+        meanings.setdefault(field.metadata["help"].removesuffix("."), []).append(label)
+    if len(owners) == len(kinds()) and len(meanings) == 1:
+        words = next(iter(meanings))
+    else:
+        words = "; ".join(f"{text} ({', '.join(labels)})" for text, labels in meanings.items())
+    first = next(iter(owners.values()))
+    if isinstance(first.default, bool):
+        flag = f"--{name.replace('_', '-')}"
+        return _parameter(name, Annotated[bool, typer.Option(flag, help=f"{words}.")], False)
+    return _parameter(
+        name, Annotated[str | None, typer.Option(metavar=first.metadata["metavar"], help=f"{words}.")], None
+    )
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:

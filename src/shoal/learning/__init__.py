@@ -7,7 +7,7 @@
     model.py        networks                                                     (data, features, randomness)
     protocol.py     who takes part, clients, shuffler, server: one round         (clipping, randomness)
     ledger.py       epsilon by every accountant
-    plan.py         from a budget to noise, rounds, rate and learning rate       (protocol)
+    plan.py         from a budget to noise, rounds, rate and learning rate       (ledger, protocol)
     training.py     configuration, rounds, checkpoints, metrics                  (all of the above)
     game.py         the distinguishing game against a real training              (protocol, training)
     figures.py      pictures of a run                                            (ledger, training)

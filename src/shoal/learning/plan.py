@@ -27,6 +27,7 @@ import math
 from dataclasses import dataclass
 
 from shoal import _validate, calibrate, pld
+from shoal.learning.ledger import guarantee
 from shoal.learning.protocol import CentralGaussian, expected_reports
 from shoal.mechanisms import LocalGaussian, Mechanism, ShuffledCheckIn
 
@@ -107,7 +108,7 @@ def plan(
         )
         chosen = fitting.replace(sigma=sigma)
         # Bounds at other settings differ in their last digits: the one that everybody will ask for must be met.
-        while tolerance == _FINE and chosen.epsilon(delta=delta, rounds=count).upper > epsilon:
+        while tolerance == _FINE and guarantee(chosen, delta=delta, rounds=count) > epsilon:
             chosen = chosen.replace(sigma=chosen.sigma * (1.0 + _FINE))
         noise = noise_of_the_mean(chosen, users=users, rounds=count)
         return Plan(mechanism=chosen, rounds=count, noise=noise, floor=floor)

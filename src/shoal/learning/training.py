@@ -33,6 +33,7 @@ from shoal.learning import model as networks
 from shoal.learning import protocol
 from shoal.learning.clipping import trainable
 from shoal.learning.data import DataError, Dataset, Records, write_atomically
+from shoal.learning.ledger import guarantee
 from shoal.learning.randomness import Source
 from shoal.mechanisms import Mechanism
 
@@ -318,8 +319,7 @@ def _affordable(config: Config) -> bool:
     """Whether all rounds are within the budget."""
     if config.epsilon is None:
         return True
-    spent = config.mechanism.epsilon(delta=config.delta, rounds=config.rounds)
-    return bool(spent.upper <= config.epsilon)
+    return guarantee(config.mechanism, delta=config.delta, rounds=config.rounds) <= config.epsilon
 
 
 # ---------------------------------------------------------------------------------------------

@@ -12,6 +12,9 @@ from shoal.cli.commands import terms
 
 if TYPE_CHECKING:
     from shoal.integrations.flower.analyst import Analyst
+    from shoal.mechanisms import Crowd
+
+CROWDS: tuple[Crowd, ...] = ("identical", "any")
 
 
 def init(
@@ -103,6 +106,21 @@ def restore(
         print(f"Round {analyst.next_round} starts from the model as it was after round {after}.")
 
 
+def skip(
+    folder: terms.Folder,
+    to: Annotated[int, typer.Option(metavar="ROUND", help="The round to go on with.")],
+) -> None:
+    """After a backup was restored: enter the rounds closed since then in the ledger, as dear as they can have been."""
+    from contextlib import closing
+
+    from shoal.integrations.flower.analyst import Analyst
+
+    with closing(Analyst(folder, behind=True)) as analyst:
+        before = analyst.next_round
+        analyst.skip(to)
+    print(f"{to - before} rounds were entered with the smallest crowd. Round {to} comes next.")
+
+
 def serve(
     folder: terms.Folder,
     certificate: Annotated[Path, typer.Option(metavar="FILE", help="TLS certificate (PEM).")],
@@ -127,8 +145,7 @@ def status(folder: terms.Folder, as_json: opt.Json = False) -> None:
 
     analyst = Analyst(folder, reading=True)
     budget, rows = analyst.settings.task, analyst.rounds()
-    spent = {c: analyst.accountant(c).epsilon(delta=budget.delta) for c in ("identical", "any")}
-    trust = budget.mechanism(users=budget.minimum).trust
+    ledgers = {c: analyst.accountant(c) for c in CROWDS}
     if as_json:
         show.emit_json(
             {
@@ -136,7 +153,7 @@ def status(folder: terms.Folder, as_json: opt.Json = False) -> None:
                 "next_round": analyst.next_round,
                 "delta": budget.delta,
                 "budget": {"epsilon": budget.epsilon, "crowd": budget.crowd},
-                "epsilon": {c: show.interval(e) for c, e in spent.items()},
+                "epsilon": {c: show.interval(a.epsilon(delta=budget.delta)) for c, a in ledgers.items()},
                 "rounds": rows,
                 "ledger": analyst.accountant().state_dict(),
             }
@@ -148,11 +165,9 @@ def status(folder: terms.Folder, as_json: opt.Json = False) -> None:
     ]
     heads = ["round", "users", "refused", "ε ≥", "ε ≤"]
     show.table(f"{budget.name}: δ = {show.plain(budget.delta)}, {budget.crowd} crowd, so far", heads, cells)
-    for crowd, epsilon in spent.items():
-        show.say(
-            f"{len(rows)} rounds are ({show.rounded(epsilon.upper)}, {show.plain(budget.delta)})-differentially "
-            f"private for zero-out adjacency and {crowd} crowd; {trust}."
-        )
+    for crowd, ledger in ledgers.items():
+        told = ledger.statement(delta=budget.delta).sentence() if rows else "nothing is spent yet."
+        show.say(f"{crowd.capitalize()} crowd: {told}")
     show.say(f"Budget: ε = {show.plain(budget.epsilon)} for {budget.crowd} crowd.")
 
 

@@ -92,7 +92,7 @@ def _users_to_start_with(described: opt.Description) -> int:
     from shoal.cli import parse
 
     sample = described.given.get("sample")
-    if "sample" in described.fields and sample is not None:
+    if "sample" in described.fields and isinstance(sample, str):
         return _validate.users("sample", parse.number("sample", sample))
     return _validate.USERS_MAX
 

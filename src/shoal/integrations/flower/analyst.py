@@ -1,13 +1,17 @@
 """The analyst: opens, adds up, applies, accounts. Its whole state is one folder, which one process may change.
 
 `analyst.db` (SQLite, write-ahead log) holds the settings, the last models and one line for each closed round;
-`keys/` a private key for each epoch of rounds; `sign.key` the key by which rounds are opened; `password` the
-secret by which the shuffler is known; `rosters/` the marks of those who are enrolled.
+`head` where its last line was; `keys/` a private key for each epoch of rounds; `sign.key` the key by which rounds
+are opened; `password` the secret by which the shuffler is known; `rosters/` the marks of those who are enrolled.
 
 **What is counted.** A round's number of users is the number of *distinct valid tokens* (`tokens`) in reports
-that opened, were of this round and these terms, and were plausible; dummies count, since their senders tossed
-the coin as well. Whatever else is in a batch does not count, and a batch with fewer users than the smallest
-crowd is refused: it publishes nothing, changes nothing and opens nothing. By the monotonicity theorem (fewer
+that opened, and so were of this round and these terms; dummies count, since their senders tossed the coin as
+well. Numbers that are not plausible are left out of the sum, which is done to the shuffled reports and so costs
+nothing; their sender counts, so that neither the number of users nor a refusal depends on what is in a report.
+A token that was seen before is looked at no further, and dummies take the steps of reports: the time that a batch
+takes, which the shuffler can measure, does not tell who checked in, however often one report is in it. Whatever
+else is in a batch does not count, and a batch with fewer users than the smallest
+crowd is refused: it publishes nothing and changes nothing. By the monotonicity theorem (fewer
 users are never more private) the entry with the smaller number is the honest one; the ledger also rounds the
 number down by up to 3% (`counted`): rounds with nearly the same number of users are then one mechanism, and
 epsilon takes seconds whatever the number of rounds. Dropping out must not depend on a node's data.
@@ -18,7 +22,9 @@ neither the model nor its scale tells how many checked in.
 **What is stored.** Counts, the last few models, and a hash of each batch by which a repetition is known.
 No report, no token, no time, no address. A round, its new model and its ledger entry are committed in one
 transaction, in which the ledger is read again and checked: its lines form a chain of keyed hashes, so that a
-changed digit is an error at the next start. After a crash either all of a round has happened or none.
+changed digit is an error at the next start, and `head` names the chain's last link, so that lines which are missing
+at the end are one too. A folder that is put back as a whole looks like what it was: see `skip`. After a crash
+either all of a round has happened or none.
 
 **What is forgotten.** The private key of an epoch is removed when the epoch's last round has closed: sealed
 reports that somebody kept cannot be opened afterwards, not even by the analyst.
@@ -47,12 +53,22 @@ from shoal import _validate
 from shoal.accountant import Accountant
 from shoal.integrations.flower import files, keys, tokens
 from shoal.integrations.flower.node import Node
-from shoal.integrations.flower.report import CROWD_MAX, REASONS, ROUND_MAX, RefusedError, Task, opening, unseal
+from shoal.integrations.flower.report import (
+    CROWD_MAX,
+    REASONS,
+    ROUND_MAX,
+    RefusedError,
+    Task,
+    numbers,
+    opening,
+    unseal,
+)
 from shoal.integrations.flower.tokens import Marks, Roster
+from shoal.interval import Interval
 from shoal.mechanisms import Crowd, from_dict
 from shoal.numeric import FloatArray
 
-DATABASE, SIGN, PASSWORD, KEYS, ROSTERS = "analyst.db", "sign.key", "password", "keys", "rosters"
+DATABASE, HEAD, SIGN, PASSWORD, KEYS, ROSTERS = "analyst.db", "head", "sign.key", "password", "keys", "rosters"
 VERSION = 2
 EPOCHS_MAX = 10_000
 
@@ -134,14 +150,17 @@ class Settings:
 class Analyst:
     """One analyst on one folder. Methods may be called from several threads.
 
-    With `reading` the folder is only looked at, also while another process serves it.
+    With `reading` the folder is only looked at, also while another process serves it. With `behind` the end of the
+    ledger may be missing, so that `skip` can make up for it.
     """
 
-    def __init__(self, folder: str | Path, *, reading: bool = False) -> None:
+    def __init__(self, folder: str | Path, *, reading: bool = False, behind: bool = False) -> None:
         self.folder = Path(folder)
         path = self.folder / DATABASE
         if not path.exists():
             raise ValueError(f"{self.folder} must be a folder made by 'shoal analyst init', there is no {DATABASE}")
+        self._head: tuple[int, bytes] | None = None
+        """The last round that was closed, and the end of the chain then."""
         self._owner: IO[str] | None = None if reading else files.lock(self.folder, whose="analyst")
         self._lock = threading.RLock()
         self._receiving = threading.Lock()
@@ -166,10 +185,14 @@ class Analyst:
             self._start = bytes.fromhex(stored.pop("start"))
             """The digest of the model that everything began with."""
             self.settings = Settings.from_dict(stored)
-            self._checked()
+            self._head = None if behind else self._read_head()
+            chain, waiting, _ = self._checked()
             self._check_rosters()
-            if not reading:
+            if not reading and not behind:
+                self._write_head(waiting - 1, chain)  # a crash may have come between a round and its head
                 self._forget_keys()
+                if waiting <= self.settings.rounds:
+                    self.key(waiting)
         except BaseException:
             self.close()
             raise
@@ -198,16 +221,16 @@ class Analyst:
             keys.write_secret(_key_file(home, number), keys.private_pem(key))
             public.append(keys.public_text(key.public_key()))
         files.replace(home / KEYS / "public.json", [json.dumps(public).encode()])
+        keys.write_secret(home / DATABASE, b"")  # SQLite would let everybody read it
         db = _connect(home / DATABASE)
+        text = json.dumps({**asdict(settings), "start": hashlib.sha256(_model_bytes(vector)).hexdigest()})
         with _transaction(db):
             for statement in SCHEMA:
                 db.execute(statement)
-            start = hashlib.sha256(_model_bytes(vector)).hexdigest()
-            db.execute(
-                "INSERT INTO settings VALUES (?, ?)", (VERSION, json.dumps({**asdict(settings), "start": start}))
-            )
+            db.execute("INSERT INTO settings VALUES (?, ?)", (VERSION, text))
             db.execute("INSERT INTO models VALUES (1, ?)", (_model_bytes(vector),))
         db.close()
+        files.replace(home / HEAD, [_head_text(0, _beginning(_chain_key(signer), text))])
         return cls(home)
 
     def close(self) -> None:
@@ -249,6 +272,7 @@ class Analyst:
             raise ValueError(f"{source} must enrol at least {self.settings.task.minimum} nodes, got {roster.nodes}")
         if roster.first < self.next_round:
             raise ValueError(f"{source} must begin at round {self.next_round} or later, got {roster.first}")
+        roster.check()
         with self._lock:
             place = int(self._db.execute("SELECT COALESCE(MAX(place), 0) + 1 FROM rosters").fetchone()[0])
             target = self.folder / ROSTERS / f"{place:04d}.roster"
@@ -316,14 +340,28 @@ class Analyst:
         with self._lock, _explained(path):
             lines = self._db.execute(f"SELECT {', '.join(LINE)}, chain FROM rounds ORDER BY round").fetchall()
             kept = self._db.execute("SELECT round, vector FROM models ORDER BY round").fetchall()
-        chain = hmac.digest(self._seal, self._text.encode(), "sha256")
-        total, digests = Accountant(), {self._start}
+        chain = _beginning(self._seal, self._text)
+        total, digests, known = Accountant(), {self._start}, self._head
+        if known is not None and known[0] > len(lines):
+            raise DamagedError(
+                f"{path} is damaged: the ledger ends with round {len(lines)}, and round {known[0]} was closed; restore "
+                f"the folder as it was then, or enter what is missing: shoal analyst skip {self.folder} "
+                f"--to {known[0] + 1}"
+            )
+        if known is not None and known[0] == 0 and not hmac.compare_digest(chain, known[1]):
+            raise DamagedError(
+                f"{path} is damaged: its settings are not as they were written; restore it from a backup"
+            )
         for expected, (*line, stored) in enumerate(lines, 1):
             chain = _link(self._seal, chain, line)
             if line[0] != expected or not hmac.compare_digest(chain, stored):
                 raise DamagedError(
                     f"{path} is damaged: the ledger's line for round {expected} is not as it was written; restore the "
-                    "folder from a backup (what was spent since then is spent: nodes do not answer those rounds again)"
+                    "folder from a backup, and enter what was spent since then: shoal analyst skip"
+                )
+            if known is not None and known[0] == expected and not hmac.compare_digest(chain, known[1]):
+                raise DamagedError(
+                    f"{self.folder / HEAD} and {path} are of different analysts; restore both of one time"
                 )
             total.compose(from_dict(json.loads(line[LINE.index("entry")])))
             digests.add(line[LINE.index("model")])
@@ -333,6 +371,23 @@ class Analyst:
             if hashlib.sha256(vector).digest() not in digests:
                 raise DamagedError(f"{path} is damaged: the model of round {number} is not as it was; restore a backup")
         return chain, len(lines) + 1, total
+
+    def _read_head(self) -> tuple[int, bytes]:
+        """The last round that was closed, and the end of the chain then, by a file beside the database."""
+        path = self.folder / HEAD
+        try:
+            stored = json.loads(path.read_text())
+            return int(stored["round"]), bytes.fromhex(stored["chain"])
+        except (OSError, ValueError, KeyError, TypeError):
+            raise DamagedError(
+                f"{path} is missing or damaged: restore the folder from a backup, or name the round that comes next: "
+                f"shoal analyst skip {self.folder} --to ROUND"
+            ) from None
+
+    def _write_head(self, number: int, chain: bytes) -> None:
+        if self._head != (number, chain):
+            files.replace(self.folder / HEAD, [_head_text(number, chain)])
+            self._head = (number, chain)
 
     def accountant(self, crowd: Crowd | None = None) -> Accountant:
         """The ledger; for another crowd than the budget's if one is named."""
@@ -353,6 +408,7 @@ class Analyst:
             if number > self.settings.rounds:
                 raise ExhaustedError(f"round must be at most {self.settings.rounds}, for which there are keys")
             self.enrolled(number)
+            self.key(number)
             if self._exceeds is None or self._exceeds[0] != number:
                 worst = self._checked()[2].compose(task.mechanism(users=task.minimum))
                 self._exceeds = (number, float(worst.epsilon(delta=task.delta)) > task.epsilon)
@@ -364,14 +420,23 @@ class Analyst:
             return number
 
     def signature(self) -> tuple[int, bytes]:
-        """The round that is open, and the analyst's signature under it and its model."""
+        """The round that is open, and the analyst's signature under it, its key and its model."""
         with self._lock:
             number = self.open_round()
-            return number, self.signer.sign(opening(self.settings.task, number, self.present()[1]))
+            key = self.key(number).public_key()
+            return number, self.signer.sign(opening(self.settings.task, number, self.present()[1], key))
 
     def key(self, number: int) -> X25519PrivateKey:
-        """The private key of a round."""
-        return keys.read_sealing(_key_file(self.folder, self.settings.epoch_of(number)))
+        """The private key of a round; `DamagedError` if it is not the one that nodes seal to."""
+        epoch = self.settings.epoch_of(number)
+        path = _key_file(self.folder, epoch)
+        try:
+            found = keys.read_sealing(path)
+        except ValueError as error:
+            raise DamagedError(str(error)) from None
+        if found.public_key() != self.public_keys()[epoch - 1]:
+            raise DamagedError(f"{path} is not the key that nodes were given: restore it from a backup")
+        return found
 
     def _forget_keys(self) -> None:
         """Remove the keys of epochs that are over."""
@@ -425,35 +490,75 @@ class Analyst:
                 raise ConflictError(f"round must be {waiting}, which is waited for, got {number}")
             if users < task.minimum:
                 raise BatchError(f"a round must have at least {task.minimum} users, got {users}")
-            mechanism = task.mechanism(users=users)
-            epsilon = ledger.compose(mechanism).epsilon(delta=task.delta)
+            epsilon = ledger.compose(task.mechanism(users=users)).epsilon(delta=task.delta)
             if epsilon.upper > task.epsilon:
                 raise ExhaustedError(f"round {number} would exceed the budget of epsilon = {task.epsilon:g}")
-            answer = json.dumps(
-                {
-                    "round": number,
-                    "users": users,
-                    "counted": mechanism.users,
-                    "refused": sum(refused.values()),
-                    "epsilon": {"lower": epsilon.lower, "upper": epsilon.upper},
-                    "delta": task.delta,
-                    "crowd": mechanism.crowd,
-                    "adjacency": mechanism.adjacency,
-                    "guarantee": f"{users} users; after {number} rounds epsilon in {epsilon:.4g} at delta = "
-                    f"{task.delta:g} ({mechanism.crowd} crowd, {mechanism.adjacency} adjacency)",
-                }
-            )
-            vector = _model_bytes(self.present()[1] + self.settings.step * total / (task.rate * users))
-            model = hashlib.sha256(vector).digest()
-            entry = json.dumps(mechanism.to_dict())
-            line = (number, digest, users, reports, json.dumps(refused), entry, answer, model)
-            self._db.execute(
-                "INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*line, _link(self._seal, chain, line))
-            )
-            self._db.execute("INSERT INTO models VALUES (?, ?)", (number + 1, vector))
-            self._db.execute("DELETE FROM models WHERE round <= ?", (number + 1 - self.settings.keep,))
+            vector = self.present()[1] + self.settings.step * total / (task.rate * users)
+            chain, answer = self._enter(chain, epsilon, number, digest, users, reports, refused, vector)
+        self._write_head(number, chain)
         self._forget_keys()
         return answer
+
+    def _enter(
+        self,
+        chain: bytes,
+        epsilon: Interval,
+        number: int,
+        digest: bytes,
+        users: int,
+        reports: int,
+        refused: Any,
+        model: FloatArray,
+    ) -> tuple[bytes, str]:
+        """Write down a round after which `epsilon` is spent, and its model; the chain's new end, and the answer."""
+        task = self.settings.task
+        mechanism = task.mechanism(users=users)
+        answer = json.dumps(
+            {
+                "round": number,
+                "users": users,
+                "counted": mechanism.users,
+                "refused": sum(refused.values()),
+                "epsilon": {"lower": epsilon.lower, "upper": epsilon.upper},
+                "delta": task.delta,
+                "crowd": mechanism.crowd,
+                "adjacency": mechanism.adjacency,
+                "guarantee": f"{users} users; after {number} rounds epsilon in {epsilon:.4g} at delta = "
+                f"{task.delta:g} ({mechanism.crowd} crowd, {mechanism.adjacency} adjacency)",
+            }
+        )
+        vector = _model_bytes(model)
+        entry, after = json.dumps(mechanism.to_dict()), hashlib.sha256(vector).digest()
+        line = (number, digest, users, reports, json.dumps(refused), entry, answer, after)
+        chain = _link(self._seal, chain, line)
+        self._db.execute("INSERT INTO rounds VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*line, chain))
+        self._db.execute("INSERT INTO models VALUES (?, ?)", (number + 1, vector))
+        self._db.execute("DELETE FROM models WHERE round <= ?", (number + 1 - self.settings.keep,))
+        return chain, answer
+
+    def skip(self, number: int) -> None:
+        """Go on with round `number`; those before it that the ledger lacks are entered with the smallest crowd.
+
+        For an analyst that was put back to an earlier state. What it has forgotten may have been published, with as
+        many users as the smallest crowd or more, so that the entry is an upper bound; and to close one of these
+        rounds again, with other users, would show what they differ by.
+        """
+        try:
+            closed = self._read_head()[0]
+        except DamagedError:
+            closed = 0
+        task, most = self.settings.task, self.settings.rounds + 1
+        with self._lock, _transaction(self._db):
+            chain, waiting, ledger = self._checked()
+            least = max(waiting, closed + 1)
+            if not least <= number <= most:
+                raise ValueError(f"round must lie between {least} and {most}, got {number}")
+            model = self.present()[1]
+            for missing in range(waiting, number):
+                epsilon = ledger.compose(task.mechanism(users=task.minimum)).epsilon(delta=task.delta)
+                chain, _ = self._enter(chain, epsilon, missing, b"", task.minimum, 0, {}, model)
+        self._write_head(number - 1, chain)
+        self._forget_keys()
 
 
 class Batch:
@@ -503,20 +608,19 @@ class Batch:
 
     def _count(self, sealed: memoryview) -> None:
         try:
-            token, values = unseal(sealed, task=self._task, number=self._number, key=self._key, longest=self._longest)
-            mark = tokens.mark(token, digest=self._digest, number=self._number)
-            place = self._marks.find(mark)
+            token, content = unseal(sealed, task=self._task, number=self._number, key=self._key)
+            place = self._marks.find(tokens.mark(token, digest=self._digest, number=self._number))
             if place is None:
                 raise RefusedError("token")
             if self._seen[place]:
                 raise RefusedError("duplicate")
+            self._seen[place] = 1
+            report, values = numbers(content, longest=self._longest)
         except RefusedError as refusal:
             self._refused[refusal.reason] += 1
             return
-        self._seen[place] = 1
-        if values is not None:
-            self._reports += 1
-            self._total += values
+        self._reports += report
+        self._total += values
 
     def finish(self) -> str:
         """The answer, once for each batch and always the same."""
@@ -556,6 +660,15 @@ def _chain_key(signer: Ed25519PrivateKey) -> bytes:
     return hmac.digest(raw, b"shoal ledger 2", "sha256")
 
 
+def _beginning(key: bytes, settings: str) -> bytes:
+    """The chain before its first line."""
+    return hmac.digest(key, settings.encode(), "sha256")
+
+
+def _head_text(number: int, chain: bytes) -> bytes:
+    return json.dumps({"round": number, "chain": chain.hex()}).encode() + b"\n"
+
+
 def _link(key: bytes, before: bytes, line: Any) -> bytes:
     """The chain after one more line."""
     content = [part.hex() if isinstance(part, bytes) else part for part in line]
@@ -584,8 +697,10 @@ def _explained(path: Path) -> Iterator[None]:
     """SQLite's errors about a file that is not a database any more, with what to do."""
     try:
         yield
-    except sqlite3.OperationalError:
-        raise
+    except sqlite3.OperationalError as error:
+        if "no such table" not in str(error):  # a full disk, say, damages nothing
+            raise
+        raise DamagedError(f"{path} is damaged ({error}): restore it from a backup") from None
     except (sqlite3.DatabaseError, TypeError) as error:
         raise DamagedError(f"{path} is damaged ({error}): restore it from a backup") from None
 

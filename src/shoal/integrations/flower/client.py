@@ -11,8 +11,8 @@ update, and only the node's own log says so: an error message would tell the ser
 **What a node protects itself from.** Everything that privacy depends on comes from the node's own file
 (`Node`), never from the server.
 
-- A round is answered if the analyst has signed its opening, with this model; a message that somebody else
-  made up, for whatever round, is refused and changes nothing.
+- A round is answered if the analyst has signed its opening, with this model and the key that the node would seal
+  to; a message that somebody else made up, for whatever round, is refused and changes nothing.
 - Each round is answered once. The sealed report is written down before it is sent, under a lock, and whoever
   asks for the same round again gets the same bytes, so that asking twice does not yield two noisy copies.
 - No more rounds are answered than the node's own epsilon allows with the smallest crowd of its own file.
@@ -122,12 +122,14 @@ def _answer(message: Message, context: Context, call_next: App, node: Node, memb
 
 
 def _check_opening(node: Node, number: int, sent: list[Any], signature: object) -> None:
+    if number > len(node.keys) * node.epoch:
+        raise NodeError(SPENT, f"round must be one for which this node has a key, got {number}")
     vector = np.concatenate([np.asarray(a).ravel().astype("<f4") for a in sent])
     given = signature if isinstance(signature, bytes) else b""
     try:
-        node.signer.verify(given, opening(node.task, number, vector))
+        node.signer.verify(given, opening(node.task, number, vector, node.key(number)))
     except InvalidSignature:
-        raise NodeError(UNSIGNED, f"round {number} with this model must be signed by the analyst") from None
+        raise NodeError(UNSIGNED, f"round {number} must be signed by the analyst, with this model and key") from None
 
 
 @contextlib.contextmanager
@@ -181,6 +183,8 @@ def _trained(message: Message, context: Context, call_next: App, sent: list[Any]
         if [a.shape for a in arrays] != [a.shape for a in sent]:
             raise ValueError("the app must return arrays of the shapes that were sent")
         return clipped([a.astype("f8") - b.astype("f8") for a, b in zip(arrays, sent, strict=True)], clip=task.clip)
-    except (Exception, SystemExit) as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # an app that exits has failed as well
         LOG.error("training failed, so this node's update is zero: %r", error)
         return np.zeros(task.dimension)

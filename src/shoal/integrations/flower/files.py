@@ -12,11 +12,16 @@ from typing import IO
 SUM_BYTES = 32
 
 
-def replace(path: Path, pieces: Iterable[bytes], *, mode: int = 0o600) -> None:
-    """Write `path` so that a crash leaves the old file or the new one, on disk, never a part of it."""
+def private(path: Path) -> IO[bytes]:
+    """An empty file that only its owner can read, open for writing."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+
+
+def replace(path: Path, pieces: Iterable[bytes]) -> None:
+    """Write `path`, for its owner alone, so that a crash leaves the old file or the new one, never a part of it."""
     draft = path.with_name(path.name + ".draft")
     draft.unlink(missing_ok=True)
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+    with private(draft) as file:
         for piece in pieces:
             file.write(piece)
         file.flush()

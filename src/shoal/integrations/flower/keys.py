@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import datetime
 import ipaddress
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,12 +23,14 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from shoal.integrations.flower import files
+
 VALID_DAYS = 90
 
 
 def write_secret(path: Path, content: bytes) -> None:
     """A new file that only its owner can read."""
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+    with files.private(path) as file:
         file.write(content)
 
 

@@ -111,6 +111,8 @@ def write(
     `name` is a DNS name in the SuperLink's certificate; `rate` (requests a second) and `connections` are what one
     address may have, to be raised where many nodes share one.
     """
+    if ":" in host and not host.startswith("["):
+        host = f"[{host}]"
     for what, path in {"certificate": certificate, "key": key, "authority": authority}.items():
         if not path.is_file():
             raise ValueError(f"{what} must be a file in PEM format, got {path}")

@@ -21,7 +21,7 @@ REFUSALS = {
     101: "the message is not a training message of this protocol",
     102: "the node has no valid settings",
     103: "the node has no valid state",
-    104: "the analyst has not signed this round and this model",
+    104: "the analyst has not signed this round with this model and the node's key",
     105: "the model has another size",
     106: "the round was before the last one that the node answered",
     107: "the node has answered all rounds that its epsilon allows",
@@ -94,6 +94,9 @@ class Node:
         if set(task) != fields:
             raise ValueError(f"[task] of {path} must have {', '.join(sorted(fields))}, got {', '.join(sorted(task))}")
         home = Path(path).resolve().parent
+        wrong = {n for n in ("secret", "state", "signer") if not isinstance(data[n], str)}
+        if wrong or not isinstance(data["keys"], list):
+            raise ValueError(f"{path} must have texts for secret, state and signer, and a list of keys")
         return cls(
             task=Task(**task),
             keys=tuple(keys.sealing_key(text) for text in data.pop("keys")),
@@ -174,11 +177,17 @@ def join(node: Node, *, member: int | str | None = None, source: Path | None = N
     """
     path, given = node.memory(member), node.secret if source is None else source
     if path.exists():
+        if given.exists() and State.read(path, node).secret == tokens.read_secret(given):
+            _forget(given)  # a crash came between the two
         raise ValueError(f"{path} exists: this node has joined already")
     secret = tokens.read_secret(given)
     state = State(label=node.label, secret=secret, rounds=node.task.rounds(node.rounds))
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     state.write(path)
-    given.unlink()
-    files.sync_folder(given.parent)
+    _forget(given)
     return state
+
+
+def _forget(path: Path) -> None:
+    path.unlink()
+    files.sync_folder(path.parent)

@@ -9,7 +9,7 @@ report opens in its own round and task only, and only if node and analyst agree 
 check-in rate, smallest crowd and budget: a ledger that says sigma = 2 counts no report with less, and a
 report that was made for a crowd of 1,000 does not open in one of 10. The token (`tokens`) shows that the
 sender is one of the enrolled, without saying which. A dummy has a token as well and the same length; its
-numbers are zero and never leave the seal. All sealed reports of a task have one length.
+numbers are zero, so that adding them changes nothing. All sealed reports of a task have one length.
 """
 
 from __future__ import annotations
@@ -187,10 +187,13 @@ def _rounds(task: Task, at_most: int | None) -> int:
     return min(found, ROUND_MAX if at_most is None else at_most)
 
 
-def opening(task: Task, number: int, model: npt.NDArray[np.floating]) -> bytes:
-    """What the analyst signs to open a round: the task, the round and the model that the round starts from."""
+def opening(task: Task, number: int, model: npt.NDArray[np.floating], key: X25519PublicKey) -> bytes:
+    """What the analyst signs to open a round: the task, the round, the key to seal to and the model to start from.
+
+    With the key in it a node that knows the right signer cannot be made to seal to anybody else.
+    """
     content = hashlib.sha256(model.astype(_NUMBER).tobytes()).digest()
-    return b"shoal round 2" + task.digest + number.to_bytes(8, "big") + content
+    return b"shoal round 2" + task.digest + number.to_bytes(8, "big") + key.public_bytes_raw() + content
 
 
 def seal(
@@ -206,25 +209,26 @@ def seal(
     return SUITE.encrypt(bytes([kind]) + token + vector.tobytes(), key, info=task.info(number))
 
 
-def unseal(
-    sealed: bytes | memoryview, *, task: Task, number: int, key: X25519PrivateKey, longest: float | None = None
-) -> tuple[bytes, FloatArray | None]:
-    """Token and numbers (None for a dummy); `RefusedError` if it is not a plausible report of this task and round.
-
-    `longest` is the task's, for callers that open many.
-    """
+def unseal(sealed: bytes | memoryview, *, task: Task, number: int, key: X25519PrivateKey) -> tuple[bytes, bytes]:
+    """Token and content of a report; `RefusedError` if it is not one of this task and round."""
     if len(sealed) != task.length:
         raise RefusedError("length")
     try:
         inside = SUITE.decrypt(sealed, key, info=task.info(number))
     except InvalidTag:
         raise RefusedError("seal") from None
-    kind, token = inside[0], inside[1 : 1 + TOKEN_BYTES]
-    if kind == DUMMY:
-        return token, None
-    vector = np.frombuffer(inside, _NUMBER, offset=1 + TOKEN_BYTES).astype(np.float64)
-    if kind != REPORT or not np.isfinite(vector).all():
+    return inside[1 : 1 + TOKEN_BYTES], inside[:1] + inside[1 + TOKEN_BYTES :]
+
+
+def numbers(content: bytes, *, longest: float) -> tuple[bool, FloatArray]:
+    """Whether a content is a report's, and its numbers; `RefusedError` if clipping and noise do not give them.
+
+    A dummy takes the same steps as a report: who can time the analyst must not learn which of both it has opened.
+    """
+    vector = np.frombuffer(content, _NUMBER, offset=1).astype(np.float64)
+    norm = float(np.linalg.norm(vector))
+    if content[0] not in (DUMMY, REPORT) or not math.isfinite(norm):
         raise RefusedError("content")
-    if float(np.linalg.norm(vector)) > (task.longest if longest is None else longest):
+    if norm > longest:
         raise RefusedError("norm")
-    return token, vector
+    return content[0] == REPORT, vector

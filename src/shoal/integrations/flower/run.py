@@ -310,7 +310,8 @@ def deployment(machine: Machine, settings: Settings, *, nodes: int) -> Iterator[
     machine.set_up(settings, nodes=nodes)
     try:
         machine.start_analyst()
-        machine.start_superlink("--enable-supernode-auth")
+        # At Flower's usual level the SuperLink's log names the nodes as their replies come in.
+        machine.start_superlink("--enable-supernode-auth", FLWR_LOG_LEVEL="WARNING")
         machine.start_proxy()
         with ThreadPoolExecutor(os.cpu_count()) as several:
             list(several.map(lambda number: machine.start_supernode(number, nodes=nodes), range(nodes)))

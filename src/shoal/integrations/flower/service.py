@@ -36,6 +36,7 @@ from shoal.integrations.flower.analyst import (
     BatchError,
     BusyError,
     ConflictError,
+    DamagedError,
     ExhaustedError,
     TooLargeError,
 )
@@ -147,6 +148,11 @@ def make_app(analyst: Analyst) -> FastAPI:
             return JSONResponse({"detail": str(error)}, status, headers)
 
         app.add_exception_handler(kind, refuse)
+
+    @app.exception_handler(DamagedError)
+    def damaged(request: Request, error: DamagedError) -> JSONResponse:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        return JSONResponse({"detail": "the analyst's folder is damaged, its own log says how"}, 500)
 
     @app.exception_handler(RequestValidationError)
     def malformed(request: Request, error: RequestValidationError) -> JSONResponse:

@@ -12,7 +12,8 @@ a crash at any point (`Journal`):
 
 A shuffler that dies before 2 asks the nodes again, which give the same bytes as before; one that dies after
 2 delivers the same batch in the same order, which the analyst counts once. A batch that was damaged on the
-disk is set aside, and the nodes are asked again. The shuffler keeps no node ids and no times. Of nodes that do
+disk is set aside until its round is over, and the nodes are asked again. The shuffler keeps no node ids and no
+times. Of nodes that do
 not report the log says how many there were for which reason, in words that do not depend on data. There is no
 federated evaluation: it would tell about nodes outside the seal.
 """
@@ -50,11 +51,15 @@ BLOCK = 1 << 20
 
 
 class Journal:
-    """The batches of a shuffler on its disk: at most one spool, and one file for each undelivered round."""
+    """The batches of a shuffler on its disk: at most one spool, and one file for each undelivered round.
+
+    `confirmed` is the last round that the analyst has closed with one of them, by which an analyst that was put back
+    to an earlier state is known.
+    """
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = files.lock(self.folder, whose="shuffler")
         self._spool = self.folder / "arrivals.spool"
         for left in (self._spool, *self.folder.glob("*.draft")):
@@ -81,7 +86,7 @@ class Journal:
         """Spool the reports and write them down, permuted; None if there are fewer than `minimum`."""
         count = 0
         try:
-            with open(self._spool, "wb") as spool:
+            with files.private(self._spool) as spool:
                 for report in reports:
                     if len(report) != length:
                         LOG.warning("a reply was dropped: a sealed report has %d bytes, not %d", length, len(report))
@@ -106,9 +111,25 @@ class Journal:
             files.sync_folder(self.folder)
         return self.batch(number)
 
+    @property
+    def confirmed(self) -> int:
+        """The last round that was confirmed; 0 if none was."""
+        path = self.folder / "confirmed"
+        try:
+            return int(path.read_text()) if path.exists() else 0
+        except ValueError:
+            raise ValueError(f"{path} must hold the last round that was confirmed: write its number into it") from None
+
     def done(self, number: int) -> None:
-        """The analyst has confirmed the round."""
-        self.batch(number).unlink(missing_ok=True)
+        """The analyst has confirmed the round: nothing of it is kept."""
+        if number > self.confirmed:
+            files.replace(self.folder / "confirmed", [f"{number}\n".encode()])
+        self.drop(number)
+
+    def drop(self, number: int) -> None:
+        """The batch of a round is of no use."""
+        for path in (self.batch(number), self.batch(number).with_suffix(".damaged")):
+            path.unlink(missing_ok=True)
         files.sync_folder(self.folder)
 
 
@@ -117,7 +138,7 @@ class AnalystError(RuntimeError):
 
 
 class RefusedBatchError(AnalystError):
-    """The analyst opened the batch and does not close the round with it."""
+    """The analyst does not close the round with this batch."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +197,7 @@ class AnalystClient:
                     headers={"Content-Type": "application/octet-stream", "Content-Length": str(size)},
                 )
 
-        answer = self._ask(put, allowed=(200, 403, 422))
+        answer = self._ask(put, allowed=(200, 403, 409, 422))
         if answer.status_code != 200:
             raise RefusedBatchError(f"the analyst refused the batch of round {number}: {answer.json()['detail']}")
         closed: dict[str, Any] = answer.json()
@@ -239,7 +260,10 @@ class Shuffler(Strategy):
     @classmethod
     def from_file(cls, path: str | Path) -> Shuffler:
         """The shuffler that a TOML file on its own machine describes."""
-        data = tomllib.loads(Path(path).read_text())
+        try:
+            data = tomllib.loads(Path(path).read_text())
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ValueError(f"{path} must be a TOML file that can be read: {error}") from None
         needed = {"url", "password", "journal", "minimum"}
         known = {"authority", "timeout", "enough", "grace", "attempts", "patience"}
         if not needed <= set(data) <= needed | known:
@@ -284,6 +308,12 @@ class Shuffler(Strategy):
                 LOG.info("the analyst opens no further round: %s", waiting.reason)
                 break
             number = waiting.number
+            if number <= (known := self.journal.confirmed):
+                raise AnalystError(
+                    f"the analyst waits for round {number}, and has closed round {known} before: it was put back to an "
+                    "earlier state, and must enter what it has forgotten ('shoal analyst skip'); for another analyst "
+                    "name another journal"
+                )
             arrays = _shaped(self.analyst.model(number), initial_arrays)
             result.arrays = arrays
             if evaluate_fn and (metrics := evaluate_fn(number - 1, arrays)) is not None:
@@ -370,7 +400,7 @@ class Shuffler(Strategy):
             answer = self.analyst.deliver(number, self.journal.batch(number))
         except RefusedBatchError as error:
             LOG.error("%s", error)
-            self.journal.done(number)
+            self.journal.drop(number)
             raise
         self.journal.done(number)
         LOG.info("round %d: %s", number, answer["guarantee"])

@@ -7,6 +7,8 @@ function that gives the model to start from, so that nobody has to count its num
 from __future__ import annotations
 
 import importlib
+import importlib.util
+import keyword
 import re
 import sys
 from collections.abc import Mapping
@@ -51,7 +53,10 @@ def starting_arrays():
 
 
 def load(part, parts):
-    """The data of one node. Here: 40 points in 3 classes. Read your node's own files instead."""
+    """The data of one node. Here: 40 points in 3 classes. Read your node's own files instead, in this function:
+
+    what fails in a round stays on the node, what fails when this file is imported does not.
+    """
     return _points(40, seed=part)
 
 
@@ -138,9 +143,11 @@ def write(folder: Path) -> None:
         raise ValueError(
             f"the name of the folder must be 1 to 40 lower-case letters, digits or dashes, a letter first, got {name!r}"
         )
-    if folder.exists() and any(folder.iterdir()):
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} must be a new or empty folder")
     package = name.replace("-", "_")
+    if keyword.iskeyword(package) or package in sys.stdlib_module_names or importlib.util.find_spec(package):
+        raise ValueError(f"the name of the folder must not be that of a Python module, got {name!r}")
     home = folder / package
     home.mkdir(parents=True)
     (folder / "pyproject.toml").write_text(PROJECT.format(name=name, package=package))

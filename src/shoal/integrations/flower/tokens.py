@@ -21,6 +21,7 @@ import binascii
 import bisect
 import hashlib
 import hmac
+import itertools
 import json
 import secrets
 from collections.abc import Iterator, Sequence
@@ -34,7 +35,7 @@ from shoal.integrations.flower.report import CROWD_MAX, ROUND_MAX, TOKEN_BYTES, 
 
 SECRET_BYTES = 32
 MARK_BYTES = 16
-REGISTRAR = "registrar.json"
+REGISTRAR, SECRETS = "registrar.json", "secrets"
 FORMAT = "shoal roster 2"
 
 
@@ -88,13 +89,13 @@ def enrol(folder: Path, *, task: Task, nodes: int, first: int, last: int) -> tup
     roster = folder / f"{task.name}-{start}-{end}.roster"
     if roster.exists():
         raise ValueError(f"{roster} must not exist yet: name other rounds or another folder")
-    master, known = _registrar(folder / REGISTRAR)
+    master, known = _registrar(folder)
     members = [_member(master, number) for number in range(1, count + 1)]
-    (folder / "secrets").mkdir(exist_ok=True, mode=0o700)
+    (folder / SECRETS).mkdir(exist_ok=True, mode=0o700)
     new = []
     for number in range(known + 1, count + 1):
-        new.append(folder / "secrets" / f"{number:06d}.secret")
-        new[-1].unlink(missing_ok=True)  # left by an enrolment that broke off
+        new.append(folder / SECRETS / f"{number:06d}.secret")
+        new[-1].unlink(missing_ok=True)  # left by an enrolment that broke off: the same again
         keys.write_secret(new[-1], secret_text(members[number - 1]).encode() + b"\n")
     head = {"format": FORMAT, "task": task.digest.hex(), "first": start, "last": end, "nodes": count}
 
@@ -104,15 +105,28 @@ def enrol(folder: Path, *, task: Task, nodes: int, first: int, last: int) -> tup
             yield b"".join(marks(members, task=task, number=number))
 
     files.replace(roster, pieces())
-    state = {"key": secret_text(master), "nodes": max(known, count)}
-    files.replace(folder / REGISTRAR, [json.dumps(state).encode() + b"\n"])
+    _remember(folder, master, max(known, count))
     return roster, new
 
 
-def _registrar(path: Path) -> tuple[bytes, int]:
-    """The registrar's key and how many nodes have been given secrets; a new key if there is none yet."""
+def _remember(folder: Path, master: bytes, nodes: int) -> None:
+    state = {"key": secret_text(master), "nodes": nodes}
+    files.replace(folder / REGISTRAR, [json.dumps(state).encode() + b"\n"])
+
+
+def _registrar(folder: Path) -> tuple[bytes, int]:
+    """The registrar's key and how many nodes have been given secrets.
+
+    A new key, if there is none yet, is written down before anything is made from it: an enrolment that breaks off
+    goes on with the same secrets.
+    """
+    path = folder / REGISTRAR
     if not path.exists():
-        return secrets.token_bytes(SECRET_BYTES), 0
+        if (folder / SECRETS).exists():
+            raise ValueError(f"{path} is gone, and with it the key of all who are enrolled: enrol in a new folder")
+        master = secrets.token_bytes(SECRET_BYTES)
+        _remember(folder, master, 0)
+        return master, 0
     try:
         state = json.loads(path.read_text())
         return base64.b64decode(state["key"], validate=True), int(state["nodes"])
@@ -144,9 +158,14 @@ class Roster:
             with open(path, "rb") as file:
                 line = file.readline(4096)
                 head: dict[str, Any] = json.loads(line)
-            if head.pop("format") != FORMAT:
+            if head.pop("format") != FORMAT or not isinstance(head["task"], str):
+                raise ValueError
+            if [type(head[n]) for n in ("first", "last", "nodes")] != [int] * 3:
                 raise ValueError
             roster = cls(path=path, offset=len(line), **head)
+            _validate.integer("first", roster.first, minimum=1, maximum=ROUND_MAX)
+            _validate.integer("last", roster.last, minimum=roster.first, maximum=ROUND_MAX)
+            _validate.integer("nodes", roster.nodes, minimum=1, maximum=CROWD_MAX)
             size = roster.offset + (roster.last - roster.first + 1) * roster.nodes * MARK_BYTES
         except FileNotFoundError:
             raise ValueError(f"{path} must be a roster from 'shoal flower enrol', there is no such file") from None
@@ -157,6 +176,13 @@ class Roster:
                 f"{path} is damaged: it has {path.stat().st_size} bytes, not {size}; ask the registrar again"
             )
         return roster
+
+    def check(self) -> None:
+        """Whether the marks of every round are those of different nodes, and sorted; `ValueError` if not."""
+        for number in range(self.first, self.last + 1):
+            found = self.marks(number)
+            if any(a >= b for a, b in itertools.pairwise(found[i] for i in range(len(found)))):
+                raise ValueError(f"{self.path} is damaged in round {number}: ask the registrar again")
 
     def marks(self, number: int) -> Marks:
         """The marks of all nodes in a round."""

@@ -1,0 +1,343 @@
+// The page: state in, questions out, pieces of answers onto the page. Nothing is computed or rounded here.
+
+import { ask } from "./ask.js";
+import { budget } from "./budget.js";
+import { get, make, put, table } from "./build.js";
+import { chart, ruler } from "./chart.js";
+import { announce, choice, number, questions } from "./controls.js";
+import { copy, csv, save, standalone } from "./files.js";
+import { read, write } from "./state.js";
+
+const PACE = 40; // milliseconds between two questions while a slider moves
+const CROWDS = {
+  any: { label: "any crowd", words: "nothing about the other users’ vectors" },
+  identical: { label: "identical crowd", short: "identical", words: "all others hold one vector (the paper’s idealised crowd)" },
+  local: { label: "no shuffler", words: "the server sees who sent what, in every round" },
+  only: { label: "ε", words: "no other user matters" },
+};
+
+const page = await (await fetch("api/fields")).json();
+let state = read(page.fields);
+let kind = page.kinds[state.mechanism] ?? page.kinds["check-in"];
+let answers = {}, attacks = {}, curves = {}, setting = null, problem = false, fresh = new Set();
+
+// Controls
+
+const controls = {};
+for (const name of ["users", "sample", "rate", "bins", "sigma", "rounds", "delta"]) {
+  controls[name] = number(name, page.fields[name], moved);
+  get("sliders").append(controls[name].row);
+  controls[name].lock.addEventListener("click", () => lock(name));
+}
+controls.epsilon = number("epsilon", page.fields.epsilon, typed);
+get("target").append(controls.epsilon.row);
+for (const name of ["clip", "dimension"]) {
+  controls[name] = number(name, page.fields[name], typed);
+  get("cost-fields").append(controls[name].row);
+}
+const setQuestions = questions(get("questions"), page.questions, (value) => { state.mechanism = value; follow(); send(true); });
+const setAdjacency = choice(get("adjacency"), "adjacency", [
+  { value: "zero-out", text: "zero-out", more: "a vector becomes zero" },
+  { value: "replace", text: "replace", more: "a vector becomes any other" },
+], (value) => { state.adjacency = value; send(true); });
+const setCrowd = choice(get("crowd"), "crowd", [
+  { value: "any", text: "anything", more: "the one to publish" },
+  { value: "identical", text: "one vector", more: "idealised" },
+], (value) => { state.crowd = value; show(); send(true); });
+for (const odds of ["10", "100", "1,000", "10,000"]) get("odds").append(make("option", { value: odds }, odds));
+get("odds").addEventListener("change", () => { state.odds = get("odds").value; showAttack(); remember(); });
+get("with-local").addEventListener("change", () => { state.local = get("with-local").checked ? "yes" : ""; showCurve(); remember(); });
+get("hold").addEventListener("change", () => {
+  state.hold = get("hold").checked ? held()[0] : "";
+  follow();
+  send(true);
+});
+
+// Of users, noise and rounds one is locked, one is moved and the third is found.
+function triple() { return page.found.filter((name) => kind.parameters.includes(name)); }
+function held() {
+  const free = triple().filter((name) => triple().length < 3 || name !== state.keep);
+  return free.includes("sigma") && state.axis !== "sigma" ? ["sigma", ...free.filter((name) => name !== "sigma")] : free.filter((name) => name !== state.axis).concat(free);
+}
+function lock(name) {
+  state.keep = name;
+  if (state.hold === name) state.hold = held()[0];
+  follow();
+  send(true);
+}
+function moved(name, text, done) {
+  state[name] = text;
+  state.axis = name;
+  if (state.hold === name) state.hold = triple().find((other) => other !== name && (triple().length < 3 || other !== state.keep));
+  follow();
+  send(done);
+}
+function typed(name, text, done) {
+  state[name] = text;
+  send(done);
+}
+
+// Everything on the left as the state says.
+function follow() {
+  kind = page.kinds[state.mechanism] ?? page.kinds["check-in"];
+  if (state.hold && !triple().includes(state.hold)) state.hold = held()[0];
+  if (!kind.parameters.includes(state.axis)) state.axis = "rounds";
+  setQuestions(page.kinds[state.mechanism] ? state.mechanism : "check-in");
+  setAdjacency(state.adjacency);
+  setCrowd(state.crowd);
+  get("crowd-set").hidden = !kind.crowded;
+  get("hold").checked = Boolean(state.hold);
+  get("hold-more").hidden = !state.hold;
+  get("odds").value = state.odds;
+  get("with-local").checked = Boolean(state.local);
+  get("with-local").parentElement.hidden = !kind.crowded;
+  for (const [name, control] of Object.entries(controls)) {
+    control.set(state[name]);
+    if (["epsilon", "clip", "dimension"].includes(name)) continue;
+    control.row.hidden = !kind.parameters.includes(name);
+    const part = Boolean(state.hold) && triple().length === 3 && triple().includes(name);
+    control.mark({ found: state.hold === name, locked: part && state.keep === name, lockable: part });
+  }
+  if (state.hold) {
+    const others = triple().length === 3 ? ` Locked: ${page.fields[state.keep].label[0].toLowerCase()}${page.fields[state.keep].label.slice(1)}.` : "";
+    put(get("hold-words"), `${page.fields[state.hold].label} is found${kind.crowded ? ` for ${CROWDS[headline()].label}` : ""}: move anything else.${others}`);
+  }
+  const names = make("b", {}, state.mechanism);
+  get("verdict").replaceChildren("This is ", names, `: ${kind.trust}.`);
+}
+
+// Questions
+
+let timer = null, last = 0, turn = 0;
+function send(now) {
+  clearTimeout(timer);
+  const wait = now ? 0 : Math.max(0, last + PACE - performance.now());
+  if (wait > 0) timer = setTimeout(question, wait); else question();
+}
+function question() {
+  clearTimeout(timer);
+  last = performance.now();
+  const mine = ++turn;
+  fresh = new Set();
+  remember();
+  busy("computing …");
+  stale();
+  const texts = { ...state };
+  for (const name of ["tab", "keep", "odds", "local"]) delete texts[name];
+  ask("answers", { state: texts }, (piece) => { if (mine === turn) take(piece); });
+}
+function take(piece) {
+  const kinds = { setting: takeSetting, epsilon: takeEpsilon, attack: takeAttack, curve: takeCurve, found: takeFound, note: takeNote, error: takeError, end: takeEnd };
+  kinds[piece.piece]?.(piece);
+}
+function takeSetting(piece) {
+  setting = piece;
+  wrong(null);
+  put(get("python"), piece.python);
+  put(get("shell"), piece.shell);
+  const { error } = piece;
+  get("cost-words").replaceChildren(`${error.estimate} by at most `, make("strong", { id: "cost" }, error.total), ` (root mean square), ${error.relative} times C.`);
+  put(get("cost-more"), `The noise alone: ${error.noise}. Who happens to take part: at most ${error.sampling}.`);
+  // A whole number is shown with its commas once nobody is typing it.
+  for (const [name, text] of Object.entries(piece.whole)) {
+    if (document.activeElement?.id !== name && /^[0-9]+$/.test(state[name])) { state[name] = text; controls[name].set(text); }
+  }
+}
+function takeEpsilon(piece) {
+  answers[piece.crowd] = piece;
+  fresh.add(piece.crowd);
+  if (piece.crowd === headline()) {
+    busy(""); // what matters is there; the rest comes as it comes
+    later(() => announce(`Epsilon is at most ${piece.epsilon.text.upper}, ${CROWDS[piece.crowd].words}.`));
+  } else if (piece.crowd === "identical") busy("any crowd follows …");
+  show();
+}
+function takeAttack(piece) {
+  if (!fresh.has("attack")) { attacks = {}; fresh.add("attack"); }
+  attacks[piece.crowd] = piece;
+  showAttack();
+}
+function takeCurve(piece) {
+  if (!fresh.has("curve")) { curves = {}; fresh.add("curve"); }
+  const known = curves[piece.crowd] ?? [];
+  curves[piece.crowd] = [...known, ...piece.points].sort((a, b) => a.x - b.x);
+  showCurve();
+}
+function takeFound(piece) {
+  const name = page.fields[piece.field].label;
+  if (piece.crowd === "identical" && headline() === "any") {
+    put(get("hold-words"), `${name}: ${piece.text} for an identical crowd. Any crowd follows; this may take some seconds …`);
+    return;
+  }
+  state[piece.field] = piece.text;
+  controls[piece.field].set(piece.text);
+  put(get("hold-words"), `${name}: ${piece.text}, ${piece.words}.`);
+  remember();
+}
+function takeNote(piece) {
+  get("note").hidden = false;
+  put(get("note"), `Note: ${piece.text}`);
+}
+function takeError(piece) {
+  busy("");
+  wrong(piece);
+  setting = null;
+  [answers, attacks, curves] = [{}, {}, {}]; // no number stands beside a setting that has none
+  show();
+  showAttack();
+  showCurve();
+}
+function takeEnd() { busy(""); }
+
+function wrong(piece) {
+  problem = Boolean(piece?.field);
+  for (const [name, control] of Object.entries(controls)) control.wrong(piece?.field === name ? piece.text : null);
+  const places = { adjacency: "error-adjacency" };
+  for (const [field, id] of [["adjacency", "error-adjacency"], [null, "error-page"]]) {
+    const here = piece && (piece.field === field || (field === null && !controls[piece.field] && !places[piece.field]));
+    get(id).hidden = !here;
+    put(get(id), here ? piece.text : "");
+  }
+}
+
+// What is shown
+
+const headline = () => kind.crowded ? (state.crowd === "identical" ? "identical" : "any") : "only";
+const rows = () => kind.crowded ? ["any", "identical", "local"] : ["only"];
+
+function busy(text) { put(get("busy"), text); get("answer").setAttribute("aria-busy", String(Boolean(text))); }
+function stale() {
+  get("note").hidden = true;
+  for (const element of document.querySelectorAll("[data-crowd]")) element.classList.add("stale");
+  get("hero").classList.add("stale");
+  get("sentence").classList.add("stale");
+  get("right").classList.add("stale");
+  get("curve").classList.add("stale");
+  get("attack").classList.add("stale");
+}
+function show() {
+  const main = headline();
+  const piece = answers[main], isFresh = fresh.has(main);
+  put(get("hero"), piece ? piece.epsilon.text.upper : "…");
+  get("hero").classList.toggle("stale", Boolean(piece) && !isFresh);
+  get("hero").dataset.main = main;
+  put(get("hero-words"), piece ? `for ${main === "only" ? state.mechanism : CROWDS[main].label}` : problem ? "the marked field needs another value" : "");
+  put(get("sticky"), piece ? `ε ≤ ${piece.epsilon.text.upper}` : problem ? "see the marked field" : "ε …");
+  put(get("sticky-name"), main === "only" ? state.mechanism : CROWDS[main].label);
+  put(get("sentence"), piece ? piece.sentence : "");
+  get("sentence").classList.toggle("stale", Boolean(piece) && !isFresh);
+  get("crowds").replaceChildren(...rows().map((name) => {
+    const found = answers[name];
+    return make("tr", { "data-crowd": name, class: `${found && !fresh.has(name) ? "stale" : ""} ${name === main ? "main" : ""}` },
+      make("th", { scope: "row" }, make("span", { class: "assumed" }, make("i", { class: `swatch ${name}`, "aria-hidden": "true" }), make("span", {}, make("b", {}, CROWDS[name].label), " ", make("span", { class: "soft words" }, CROWDS[name].words)))),
+      make("td", { class: "upper" }, found ? found.epsilon.text.upper : "…"),
+      make("td", { class: "lower" }, found ? found.epsilon.text.lower : "…"));
+  }));
+  ruler(get("ruler"), rows().toReversed().filter((name) => answers[name]).map((name) => ({
+    name, label: CROWDS[name].label, value: answers[name].epsilon.upper, text: answers[name].epsilon.text.upper, main: name === main,
+  })), page.ticks);
+}
+function showCurve() {
+  const shown = rows().filter((name) => (name !== "local" || state.local) && curves[name]?.length);
+  const axis = setting?.axis ?? state.axis;
+  const name = page.fields[axis].label;
+  put(get("h-curve"), `ε against ${name[0].toLowerCase()}${name.slice(1)}`);
+  const now = shown.flatMap((crowd) => curves[crowd]).find((p) => p.xtext === setting?.now) ?? null;
+  const marks = now && shown.flatMap((crowd) => curves[crowd].filter((p) => p.x === now.x).map((p) => ({ name: crowd, upper: p.upper })));
+  const label = `Epsilon against ${name}, ${shown.map((crowd) => CROWDS[crowd].label).join(", ")}`;
+  get("curve").classList.toggle("stale", !fresh.has("curve"));
+  chart(get("curve"), {
+    label, xlabel: name, ylabel: "ε (upper bound; band: bracket)", xname: name,
+    lines: shown.map((crowd) => ({ name: crowd, label: CROWDS[crowd].label, short: CROWDS[crowd].short, points: curves[crowd], dots: crowd === "any" && curves[crowd].length < 16 })),
+    mark: now && { x: now.x, points: marks },
+  }, page.ticks);
+  table(get("curve-table"), ["crowd", name, "ε at least", "ε at most"],
+    shown.flatMap((crowd) => curves[crowd].map((p) => [CROWDS[crowd].label, p.xtext, p.text.lower, p.text.upper])));
+}
+function showAttack() {
+  const main = headline();
+  const piece = attacks[main];
+  const odds = get("odds").value || "100";
+  const found = piece?.cases.find((one) => one.odds === odds);
+  put(get("right"), found ? found.right : "…");
+  get("right").classList.toggle("stale", Boolean(found) && !fresh.has("attack"));
+  put(get("of"), odds);
+  get("attack").classList.toggle("stale", !fresh.has("attack"));
+  const shown = rows().filter((name) => attacks[name]);
+  const guess = (attacks[shown[0]]?.points ?? []).map((p) => ({ x: p.x, lower: 0, upper: p.x }));
+  const label = `True positive rate of the best attack against its false positive rate, ${shown.map((name) => CROWDS[name].label).join(", ")}, and guessing`;
+  chart(get("attack"), {
+    label, xlabel: "wrong (false positive rate)", ylabel: "right (true positive rate)", xname: "wrong", fixed: true,
+    lines: [...shown.map((name) => ({ name, label: name === "only" ? "best attack" : CROWDS[name].label, short: CROWDS[name].short, points: attacks[name].points })), { name: "guess", label: "guessing", points: guess }],
+    mark: null,
+  }, page.ticks);
+  table(get("attack-table"), ["crowd", "false positive rate", "true positive rate at least", "at most"],
+    shown.flatMap((name) => attacks[name].points.map((p) => [CROWDS[name].label, p.xtext, p.text.lower, p.text.upper])));
+}
+
+// Links, files, looks
+
+let memory = null;
+function link() { return write(state, [...kind.parameters, ...(state.hold ? ["epsilon"] : []), "clip", "dimension", "mechanism"]); }
+function remember() {
+  clearTimeout(memory);
+  memory = setTimeout(() => history.replaceState(null, "", `#${link()}`), 250);
+}
+let speech = null;
+function later(what) { clearTimeout(speech); speech = setTimeout(what, 700); }
+
+const main = () => answers[headline()];
+const about = () => `${main()?.sentence ?? ""}`;
+const points = (found) => Object.entries(found).flatMap(([crowd, every]) => every.map((p) => [crowd, p.x, p.lower, p.upper]));
+get("copy-link").addEventListener("click", () => copy(`${location.origin}${location.pathname}#${link()}`, get("copy-link")));
+for (const id of ["python", "shell", "sentence"]) {
+  get(`copy-${id}`).addEventListener("click", () => copy(get(id).textContent, get(`copy-${id}`)));
+}
+get("save-md").addEventListener("click", () => main() && save("privacy.md", main().markdown, "text/markdown"));
+get("save-tex").addEventListener("click", () => main() && save("privacy.tex", main().latex, "application/x-tex"));
+get("save-json").addEventListener("click", () => {
+  const statements = Object.fromEntries(rows().filter((name) => fresh.has(name)).map((name) => [name, answers[name].data]));
+  const curve = { axis: setting?.axis, points: curves }, attack = Object.fromEntries(Object.entries(attacks).map(([name, one]) => [name, one.points]));
+  const everything = { shoal: page.version, link: link(), statements, curve, attack, error: setting?.error, python: setting?.python, shell: setting?.shell };
+  save("privacy.json", JSON.stringify(everything, null, 2), "application/json");
+});
+get("save-svg").addEventListener("click", () => save("epsilon.svg", standalone(get("curve").firstChild, about()), "image/svg+xml"));
+get("save-csv").addEventListener("click", () => save("epsilon.csv", csv(["crowd", setting?.axis, "epsilon_lower", "epsilon_upper"], points(curves)), "text/csv"));
+get("save-attack-svg").addEventListener("click", () => save("attack.svg", standalone(get("attack").firstChild, about()), "image/svg+xml"));
+get("save-attack-csv").addEventListener("click", () => save("attack.csv",
+  csv(["crowd", "fpr", "tpr_lower", "tpr_upper"], points(Object.fromEntries(Object.entries(attacks).map(([name, one]) => [name, one.points])))), "text/csv"));
+get("theme").addEventListener("click", () => {
+  const dark = document.documentElement.dataset.theme ? document.documentElement.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  document.documentElement.dataset.theme = dark ? "light" : "dark";
+});
+
+const tabs = ["explore", "budget"];
+function open(name, focus) {
+  state.tab = tabs.includes(name) ? name : "explore";
+  for (const tab of tabs) {
+    get(tab).hidden = tab !== state.tab;
+    get(`tab-${tab}`).setAttribute("aria-selected", String(tab === state.tab));
+    get(`tab-${tab}`).tabIndex = tab === state.tab ? 0 : -1;
+  }
+  document.body.dataset.tab = state.tab;
+  if (focus) get(`tab-${state.tab}`).focus();
+  remember();
+}
+tabs.forEach((name, i) => {
+  get(`tab-${name}`).addEventListener("click", () => open(name));
+  get(`tab-${name}`).addEventListener("keydown", (event) => {
+    if (event.key === "ArrowRight" || event.key === "ArrowLeft") open(tabs[1 - i], true);
+  });
+});
+get("skip").addEventListener("click", (event) => { event.preventDefault(); get("answer").focus(); });
+addEventListener("hashchange", () => { state = read(page.fields); open(state.tab); follow(); send(true); });
+let width = innerWidth;
+addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; show(); showCurve(); showAttack(); } });
+
+put(get("version"), page.version);
+budget(page);
+if (page.budget && !location.hash) state.tab = "budget";
+open(state.tab);
+follow();
+show();
+send(true);
