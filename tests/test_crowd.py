@@ -14,7 +14,8 @@ from shoal.answers import EPSILON, How
 from shoal.compose import Composition
 from shoal.crowd import ByZero, Replace
 from shoal.mechanisms import bounds, from_dict
-from shoal.ratio import MeanRatio, Ratio
+from shoal.ratio import Lognormal
+from shoal.rounds import Identical
 
 VALUES = [
     (Shuffle(users=60_000, sigma=9.48), 1 / 60_000, 1, 6.767e-4),
@@ -75,7 +76,7 @@ def test_one_user_is_the_local_guarantee():
 def test_few_users_gain_and_the_reverse_direction_is_not_forgotten():
     """Few users hide one another as well, in both directions."""
     m = ShuffledCheckIn(users=100, rate=0.3, sigma=2.0)
-    alone = ((MeanRatio(ratio=Ratio(scale=2.0, rate=0.3), users=1), 20),)
+    alone = ((Identical(ratio=Lognormal(scale=2.0, rate=0.3), users=1), 20),)
     assert m.epsilon(delta=1e-5, rounds=20).upper < 0.5 * pld.epsilons(alone, [1e-5])[0].lower
 
 
@@ -135,7 +136,7 @@ def test_different_rounds_together():
 
 def test_group_privacy_by_way_of_zero():
     """For one plain report the way through zero is known: it may not be below the Gaussian mechanism."""
-    rounds = ((MeanRatio(ratio=Ratio(scale=3.0), users=1), 1),)
+    rounds = ((Identical(ratio=Lognormal(scale=3.0), users=1), 1),)
     above = Composition(parts=rounds, half=1024, budget=1e-30).above
     by_zero = ByZero(there=above("forward"), back=above("reverse"))
     for epsilon in (0.1, 1.0, 3.0):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, overload
 
 from shoal import _validate, pld
-from shoal._validate import FloatArray, Numbers
+from shoal._validate import Numbers
 from shoal.answers import (
     ADVANTAGE,
     DELTA,
@@ -25,6 +25,7 @@ from shoal.answers import (
 )
 from shoal.interval import Interval
 from shoal.mechanisms import Mechanism, bounds, from_dict, run
+from shoal.numeric import FloatArray
 
 STATE_VERSION = 1
 

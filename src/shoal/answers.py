@@ -17,18 +17,16 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from shoal import _validate, crowd, pld, rdp
-from shoal._validate import FloatArray
-from shoal.compose import Parts, Round
+from shoal.compose import Parts
 from shoal.interval import Interval, outwards, rounded, short
-from shoal.opposite import Opposite
-from shoal.ratio import MeanRatio
+from shoal.numeric import DIRECTIONS, FloatArray
 
 Method = Literal["tight", "rdp"]
 Asked = Literal["epsilon", "delta"]
@@ -181,8 +179,8 @@ class How:
     def _below(self, parts: Bounds, value: float, question: Question, upper: float) -> float:
         """The better of two crowds that can really happen."""
         attack, lower = parts.opposite, 0.0
-        # Of the same move the opposite crowd shows more than the identical one, but for its round-off with many users.
-        if not all(_shows_more(*pair) for pair in zip(attack, parts.identical, strict=True)):
+        together = zip(attack, parts.identical, strict=True)
+        if not all(worse.surely_shows(ideal, rounds) for (worse, rounds), (ideal, _) in together):
             lower = question.tight(parts.identical, value, max(self.accuracy, 1e-2)).lower
         if attack == parts.identical:
             return lower
@@ -193,7 +191,7 @@ class How:
         guess = upper
         for _ in range(6):
             loss = min(question.threshold(value, guess), 20.0)
-            best = replace(attack[0][0], loss=loss)  # type: ignore[type-var]
+            best = attack[0][0].tuned(loss)
             before, guess = lower, question.tight(((best, 1),), value, 1.0).lower
             lower = max(lower, guess)
             if lower <= 1.002 * before or guess >= 0.995 * upper:
@@ -203,15 +201,6 @@ class How:
 
 _FINEST = 1e-4
 """No accuracy below this makes the law of any crowd finer still."""
-
-_SURE = 10**6
-"""Up to so many users times rounds the round-off of an attack is not felt."""
-
-
-def _shows_more(attack: tuple[MeanRatio | Round, int], ideal: tuple[MeanRatio | Round, int]) -> bool:
-    """Whether an attack on the opposite crowd is surely better than one on the identical crowd."""
-    worse, rounds = attack
-    return isinstance(worse, Opposite) and worse.mean == ideal[0] and worse.users * rounds <= _SURE
 
 
 def _outside() -> int:
@@ -281,10 +270,10 @@ def ask_power(parts: Bounds, fpr: Any, accuracy: Any) -> Any:
 
 def ask_rdp(parts: Bounds, orders: Any, direction: str) -> FloatArray:
     """Rényi DP of `parts` at one or many orders; always an array."""
-    _validate.choice("direction", direction, ("worse", *rdp.DIRECTIONS))
+    _validate.choice("direction", direction, ("worse", *DIRECTIONS))
     checked = _validate.orders(orders)
     worst: FloatArray = np.max(
-        [rdp.rdp(parts.upper, checked, d) for d in rdp.DIRECTIONS if direction in ("worse", d)], axis=0
+        [rdp.rdp(parts.upper, checked, d) for d in DIRECTIONS if direction in ("worse", d)], axis=0
     )
     return worst
 

@@ -21,7 +21,8 @@ from shoal.learning import randomness as rand
 from shoal.learning.clipping import MICROBATCH, ClippedSum, clipped_each, clipped_sum
 from shoal.learning.randomness import IntArray, Randomness
 from shoal.mechanisms import LocalGaussian, Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle, parameter
-from shoal.ratio import MeanRatio, Ratio
+from shoal.ratio import Lognormal
+from shoal.rounds import Identical
 
 Path = Literal["fast", "faithful"]
 
@@ -51,8 +52,8 @@ class CentralGaussian(Mechanism):
         if self.adjacency != "zero-out":
             raise ValueError(f"adjacency must be zero-out for CentralGaussian, got {self.adjacency!r}")
 
-    def _identical(self) -> MeanRatio:
-        return MeanRatio(ratio=Ratio(scale=self.scale), users=1, weight=self.rate)
+    def _identical(self) -> Identical:
+        return Identical(ratio=Lognormal(scale=self.scale), users=1, weight=self.rate)
 
 
 PROTOCOLS: dict[str, type[Mechanism]] = {

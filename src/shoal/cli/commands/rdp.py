@@ -10,8 +10,8 @@ import typer
 from shoal.cli import options as opt
 
 if TYPE_CHECKING:
-    from shoal._validate import FloatArray
     from shoal.mechanisms import Mechanism
+    from shoal.numeric import FloatArray
     from shoal.plots import Line
 
 DIRECTIONS = ("forward", "reverse", "worse")
