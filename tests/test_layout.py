@@ -33,6 +33,7 @@ RANKS = [
     {"audit"},
     {"plots"},
     {"paper"},
+    {"worth"},
     {"learning"},
     {"integrations"},
     {"explore"},
