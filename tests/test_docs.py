@@ -6,6 +6,7 @@ import pathlib
 import re
 import shlex
 import sys
+from urllib.parse import parse_qsl
 
 import pytest
 from typer.main import get_command
@@ -146,3 +147,17 @@ def test_the_table_of_the_mnist_run_is_that_of_its_files():
     protocol = ShuffledCheckIn(users=60_000, rate=0.1, sigma=5.0, crowd="identical")
     found = protocol.epsilon(delta=1 / 60_000, rounds=5_540)
     assert found.lower <= last["tight_identical"] <= 1.001 * found.upper
+
+
+def test_links_into_the_page_open_the_cases_of_the_guide():
+    """What the links of the guide hold is understood by the page, and is what the guide computes with."""
+    setting = pytest.importorskip("shoal.explore.setting")
+    links = re.findall(r"`shoal explore '([^']+)'`", (ROOT / "docs" / "howto" / "choose.md").read_text())
+    found = [setting.read(dict(parse_qsl(link))) for link in links]
+    assert [(s.mechanism.label, s.rounds, s.delta) for s in found] == [
+        ("shuffle", 1, 1e-6),
+        ("check-in", 2_000, 1e-7),
+        ("shuffle", 50, 1e-3),
+        ("balls-and-bins", 10, 1e-6),
+    ]
+    assert [getattr(s.mechanism, "users", None) for s in found] == [10_000, 60_000, 20, None]

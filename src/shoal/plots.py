@@ -130,7 +130,11 @@ def _above(panel: Panel) -> list[Line]:
 
 def _has_band(line: Line) -> bool:
     """Whether there is a bracket wide enough to be seen; a band with a top of its own is something else."""
-    return line.top is None and line.lower is not None and any(u > 1.05 * low for u, low in zip(line.upper, line.lower, strict=True))
+    return (
+        line.top is None
+        and line.lower is not None
+        and any(u > 1.05 * low for u, low in zip(line.upper, line.lower, strict=True))
+    )
 
 
 def _merged(lines: Sequence[Line]) -> list[Line]:
