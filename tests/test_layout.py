@@ -35,6 +35,7 @@ RANKS = [
     {"audit"},
     {"plots"},
     {"paper"},
+    {"worth"},
     {"learning"},
     {"integrations"},
     {"explore"},
