@@ -243,6 +243,7 @@ def look(browser, address, request):
         page.on("pageerror", lambda error: troubles.append(str(error)))
         page.on("request", lambda one: asked_for.append(one.url))
         page.goto(where + (f"#{state}" if state else ""))
+        page.locator("body:not([inert])").wait_for()
         return page
 
     yield open_page

@@ -341,4 +341,4 @@ open(state.tab);
 follow();
 show();
 send(true);
-document.querySelector("main").inert = false; // from here on everything listens
+document.body.inert = false; // from here on everything listens
