@@ -76,7 +76,7 @@ def test_lines_are_named_at_their_ends_apart_from_each_other(drawn):
 
 def test_a_line_is_not_drawn_under_another(drawn):
     figure = drawn(panel(line("one", 1.0, 1000.0), line("two", 1.001, 1001.0), line("three", 1.5, 1500.0)))
-    assert [drawn.get_label() for drawn in figure.axes[0].lines] == ["one\n= two", "three"]
+    assert [drawn.get_label() for drawn in figure.axes[0].lines] == ["one\n≈ two", "three"]
 
 
 def test_nothing_is_drawn_below_the_floor():

@@ -147,7 +147,7 @@ def _merged(lines: Sequence[Line]) -> list[Line]:
             pairs = list(zip(line.upper, other.upper, strict=False))
             same = list(line.x) == list(other.x) and len(line.x) > 1 and all(a > 0.0 and b > 0.0 for a, b in pairs)
             if same and max(abs(math.log(a / b)) for a, b in pairs) < height / 300.0:
-                found[i] = replace(other, label=f"{other.label}\n= {line.label}")
+                found[i] = replace(other, label=f"{other.label}\n≈ {line.label}")
                 break
         else:
             found.append(line)
