@@ -77,7 +77,7 @@ def test_any_crowd():
 
 def test_unreachable_targets_say_so():
     m = Shuffle(users=10, sigma=1.0, crowd="identical")
-    with pytest.raises(ValueError, match=r"epsilon must be reachable, got 1e-10, which no number of users meets"):
+    with pytest.raises(ValueError, match=r"epsilon must be reachable, got 1e-10: none found up to"):
         calibrate.users(lambda n: m.replace(users=n), epsilon=1e-10, delta=1e-6, method="rdp")
     with pytest.raises(ValueError, match=r"epsilon must be at least .*, the cost of one round, got 0.1"):
         calibrate.rounds(m, epsilon=0.1, delta=1e-6)
