@@ -5,6 +5,7 @@ import csv
 import importlib.util
 import json
 import math
+import pathlib
 import re
 import sys
 import xml.etree.ElementTree as ET
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 import shoal
 from shoal import paper
 from shoal.cli.app import app
-from shoal.interval import Interval
+from shoal.interval import Interval, rounded
 from shoal.paper import reproduce
 from shoal.paper.reproduce import parts, table1
 
@@ -276,3 +277,37 @@ def test_the_best_order_proves_the_epsilon_that_is_shown(tmp_path):
     for other in (0.9, 1.1):
         assert m.epsilon(delta=DELTA, rounds=7, method="rdp", orders=[round(other * best["order"])]).upper > alone
     assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_all_checks_are_counted_in_one_way():
+    def check(agrees, expected=True):
+        return reproduce.Check(statement="s", printed="p", found="f", agrees=agrees, expected=expected)
+
+    assert reproduce.verdict([check(True), check(False, False)]) == (
+        "2 checks against the paper: 1 agree, 1 differ, all as expected"
+    )
+    assert reproduce.verdict([check(True), check(False)]).endswith("1 agree, 1 differ; 1 of them not as expected")
+
+
+def test_86_percent_is_not_80_percent(made):
+    """The packaged run reaches more than the paper: said to differ, and expected to."""
+    folder, result = made
+    said = " ".join(result.stdout.split())
+    assert "against the paper" in said
+    assert "not as expected" not in said
+    report = (folder / "report.html").read_text()
+    row = re.search(r"accuracy that the training reaches.*?</tr>", report, re.DOTALL).group()
+    assert "80% (its optimum)" in row
+    assert re.search(r"86\.\d%, more", row)
+    assert ">differs</td>" in row
+
+
+def test_numbers_that_appear_twice_agree(made):
+    """The generic bound of the figure and of the page about the run, at rounds 20, 100 and 5,540."""
+    page = (pathlib.Path(__file__).parents[1] / "docs" / "explanation" / "mnist.md").read_text()
+    rows = re.findall(r"^\| ([\d,]+) \|(?:[^|]*\|){5} ([\d.]+) \|", page, re.MULTILINE)
+    shown = {int(rounds.replace(",", "")): epsilon for rounds, epsilon in rows}
+    found = {row["rounds"]: row["generic_paper"] for row in table(made[0], "figure1b")}
+    both = [(shown[t], found[t]) for t in shown if t in found]
+    assert len(both) >= 3
+    assert all(printed == rounded(value, digits=3) for printed, value in both)
