@@ -184,7 +184,7 @@ def _worst(intervals: Sequence[Interval]) -> Interval:
 def in_range(parts: Parts) -> bool:
     """Whether the law was made for these rounds; elsewhere the local guarantee is all that is claimed."""
     return all(
-        SCALE_MIN <= mean.ratio.scale <= SCALE_MAX
+        getattr(mean, "least_scale", SCALE_MIN) <= mean.ratio.scale <= SCALE_MAX
         and mean.users <= USERS_MAX
         and mean.ratio.rate * mean.weight >= RATE_MIN
         and rounds <= ROUNDS_MAX

@@ -52,6 +52,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from scipy import special
@@ -186,6 +187,9 @@ def _gains(swap: Swap, half: int, budget: float) -> _Panels:
 @dataclass(frozen=True, kw_only=True)
 class _OnTheLine:
     """What both kinds of rounds share: the record in the clear is one report that moves from `there` to `here`."""
+
+    least_scale: ClassVar[float] = 0.05
+    """Half as large as that of a mean of ratios: `replace` moves twice as far."""
 
     swap: Swap
 
