@@ -117,7 +117,7 @@ def test_numbers_of_any_kind_are_normalised(m):
 
 
 def test_every_mechanism_has_a_different_label():
-    assert len({cls.label for cls in MECHANISMS.values()}) == len(MECHANISMS) == 5
+    assert len({cls.label for cls in MECHANISMS.values()}) == len(MECHANISMS)
 
 
 def test_arrays_of_questions():

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
-from shoal import _validate, pld
+from shoal import _validate, pld, sampling  # noqa: F401 (sampling adds its mechanisms to those that can be restored)
 from shoal._validate import FloatArray, Numbers
 from shoal.answers import (
     ADVANTAGE,

@@ -5,21 +5,21 @@ that. Whatever it computes is post-processing, so the law of its number is a pai
 epoch by epoch, over any number of epochs.
 
 **Allocation.** Under Q all t outputs are N(0, 1) (in deviations); under P k of them, in places drawn at random, are
-N(r, 1), r = 1 / sigma. The best test is the elementary symmetric polynomial e_k of the ratios `w = exp(r y - r^2 / 2)`.
-As `e_k = [x^k] prod (1 + x w_i)`, the sum of the scores `log(1 - q + q w)`, q = k/t, is nearly as good: it is what the best
-attack on Poisson sampling looks at. Scores are rounded to a lattice, so that their sum is exact and does not depend
-on where the k outputs were: its masses are `a^t` under Q and `a^(t-k) b^k` under P, powers of convolution, where a and b
-are the masses of one score from N(0, 1) and N(r, 1).
+N(r, 1), r = 1 / sigma. The best test is the elementary symmetric polynomial e_k of the ratios `w = exp(r y - r^2 /
+2)`. As `e_k = [x^k] prod (1 + x w_i)`, the sum of the scores `log(1 - q + q w)`, q = k/t, is nearly as good: it is
+what the best attack on Poisson sampling looks at. Scores are rounded to a lattice, so that their sum is exact and does
+not depend on where the k outputs were: its masses are `a^t` under Q and `a^(t-k) b^k` under P, powers of convolution,
+where a and b are the masses of one score from N(0, 1) and N(r, 1).
 
-**Maximum.** `ShuffledEpochs` with all other vectors opposite to the record's (Chua et al. 2024, section 4: all others
-hold -1, the record 1 or 0). Every batch sums to -b plus what the record adds in its own: up to that shift the
-outputs are N(0, 1) but for one, in a place drawn at random, which is N(2r, 1) with the record and N(r, 1) without it. The
-attacker looks at the largest output: `P(max <= c) = Phi(c)^(t-1) Phi(c - 2r)`.
+**Maximum.** `ShuffledEpochs` with all other vectors opposite to the record's (Chua et al. 2024: all others hold -1,
+the record 1 or 0). Every batch sums to -b plus what the record adds in its own: up to that shift the outputs are N(0,
+1) but for one, in a place drawn at random, which is N(2r, 1) with the record and N(r, 1) without it. The attacker
+looks at the largest output: `P(max <= c) = Phi(c)^(t-1) Phi(c - 2r)`.
 
 *Errors.* All masses are sums of positive terms. Relative errors of one score's masses (differences of Phi, by the tail
 that does not cancel) and of every convolution add up to e; P-masses are taken too small by it, Q-masses too large.
 Cells of both ends that hold less than 1e-60 are left out of sums: leaving out P-mass is safe, and less than 1e-57 of
-Q-mass may be missing, which costs less than 1e-15 while eps is at most `EPSILON_MAX` = 90.
+Q-mass may be missing, which costs less than 1e-15 while eps is at most `epsilon_max` = 90.
 """
 
 from __future__ import annotations
@@ -36,9 +36,6 @@ from shoal import panels
 from shoal._validate import FloatArray
 from shoal.law import Direction, Pair, Side
 from shoal.ratio import Ratio
-
-EPSILON_MAX = 90.0
-"""Beyond it the attack on allocation claims nothing."""
 
 _UNIT = 2.0**-53
 _SPAN = 12.0
@@ -107,6 +104,9 @@ class Allocation(_Attack):
 
     `clipped`: large scores count less, so that the lattice can resolve the small ones; which of both is better depends.
     """
+
+    epsilon_max: ClassVar[float] = 90.0
+    """Beyond it nothing is claimed."""
 
     picks: int
     clipped: bool = True

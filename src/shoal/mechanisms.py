@@ -101,20 +101,24 @@ class Mechanism:
 
     # What the engine computes with: a new mechanism defines `_identical`, and the other two where they differ from it.
 
-    def _identical(self) -> MeanRatio:
-        """The ratio of a round that can really happen: the identical crowd's, or the mechanism's where none matters."""
+    def _identical(self) -> MeanRatio | Round:
+        """A round that can really happen: the identical crowd's, or the mechanism's where none matters."""
         raise NotImplementedError
 
     def _above(self) -> MeanRatio | Round:
         """One round, from which upper bounds are computed: a likelihood ratio, or that of any crowd."""
         return self._identical()
 
-    def _opposite(self) -> MeanRatio | Opposite:
+    def _opposite(self) -> MeanRatio | Round:
         """Another round that can really happen, with a worse crowd if there is one."""
         return self._identical()
 
     def _bounds(self, count: int) -> Bounds:
-        return bounds([(self, count)])
+        """What bounds that many rounds; a mechanism whose round consists of several says so here."""
+        return Bounds(
+            upper=((self._above(), count),), identical=((self._identical(), count),),
+            opposite=((self._opposite(), count),),
+        )  # fmt: skip
 
     @property
     def assumption(self) -> str:
@@ -280,7 +284,7 @@ class Mechanism:
         step = _validate.real("step", step)
         if not 0.0 < step <= 1.0:
             raise ValueError(f"step must be above 0 and at most 1, got {step}")
-        return pld.to_dp_accounting(self._above(), step=step)
+        return pld.to_dp_accounting(self._bounds(1).upper, step=step)
 
     def rdp(
         self, orders: Any, *, rounds: int = 1, direction: Literal["worse", "forward", "reverse"] = "worse"
@@ -313,6 +317,9 @@ class _Crowded(Mechanism):
     """
 
     crowd: Crowd
+
+    def _identical(self) -> MeanRatio:
+        raise NotImplementedError
 
     @property
     def assumption(self) -> str:
@@ -518,12 +525,11 @@ def from_dict(data: Mapping[str, Any]) -> Mechanism:
 
 def bounds(rounds: Iterable[tuple[Mechanism, int]]) -> Bounds:
     """What bounds these rounds from above and from below, for the engine."""
-    every = list(rounds)
-    return Bounds(
-        upper=tuple((m._above(), count) for m, count in every),
-        identical=tuple((m._identical(), count) for m, count in every),
-        opposite=tuple((m._opposite(), count) for m, count in every),
+    every = [m._bounds(count) for m, count in rounds]
+    upper, identical, opposite = (
+        tuple(part for one in every for part in getattr(one, name)) for name in ("upper", "identical", "opposite")
     )
+    return Bounds(upper=upper, identical=identical, opposite=opposite)
 
 
 def run(mechanism: Mechanism, rounds: int) -> Run:

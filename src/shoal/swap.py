@@ -2,7 +2,8 @@
 
 A trusted server draws a batch, sums its clipped vectors and adds `N(0, (C sigma)^2 I)`. One record holds x in D and x'
 in D'. It is in the batch with probability q; if not, another vector o may stand in its place (sampling without
-replacement), or nothing does (o = 0, Poisson sampling). Given all the rest of the batch, the two laws are, up to a shift,
+replacement), or nothing does (o = 0, Poisson sampling). Given all the rest of the batch, the two laws are, up to a
+shift,
 
     P = (1 - q) N(o) + q N(x),      Q = (1 - q) N(o) + q N(x'),
 
@@ -23,7 +24,7 @@ from the place that is fixed (o for Poisson, x' = 0 for zero-out) as the base of
 the other two vectors: increasing functions of two standard Gaussians, whose correlation is the inner product.
 `(c + alpha u - beta v)+` with alpha, beta >= 0 is submodular, so its mean falls with the correlation, and is largest
 for opposite vectors; with both signs equal it is supermodular, and largest for equal ones (Slepian; Mueller and
-Stoyan 2002, theorem 3.13.5). For zero-out without replacement the signs are those of q and (1 - q)(1 - k): opposite for
+Stoyan 2002, section 3.13). For zero-out without replacement the signs are those of q and (1 - q)(1 - k): opposite for
 k > 1, equal for k < 1. For replace without replacement, k >= 1, `P - k Q = q (p_x - k' m)` with m a mixture of p_x' and
 p_o and k' = 1 + (k - 1)/q; convexity in m leaves one pair at a distance of at most 2 (Balle, Barthe and Gaboardi
 2018, theorem 2 and section 4; Zhu, Dong and Wang 2022, theorem 11). k <= 1 is the same with P and Q exchanged.
@@ -38,13 +39,15 @@ loss 0. With replacement of a real stand-in the two pairs are of two crowds, so 
 one round is exact, several are bounded from above (Lebeda et al. 2024 show that the gap is real).
 
 *Computed* panel by panel of the line, on each of which the loss does not change its sign; above loss 0 it rises with
-the output (`D = log p_x/p_x'` is linear, and `P/Q = 1 + r (e^D - 1)`, r the posterior chance under Q that the record was in:
-both factors rise while D > 0). From above the mass of a panel goes to the losses at its two ends so that P- and Q-mass
+the output. (`D = log p_x/p_x'` is linear and `P/Q = 1 + r (e^D - 1)`, r the posterior chance under Q that the record
+was in. Where x' is not below o both factors rise while D > 0; for Poisson and replace P rises with the output, seen
+from p_o, and Q falls.) From above the mass of a panel goes to the losses at its two ends so that P- and Q-mass
 stay; from below it stays together: merging is post-processing.
 
 *Errors.* Masses of panels are sums of positive terms by a rule that is exact to round-off (`shoal.panels`): the factor
-`1 +- 2^10 u`, u = 2^-53, is the same for P and Q. The loss of a panel is made of terms of one sign, to 2^7 u of itself,
-and is moved by 2^8 u. Tails of less than the budget are charged as mass of infinite loss, or left out.
+`1 +- 2^10 u`, u = 2^-53, is the same for P and Q. The loss of a panel is made of terms of one sign, and so is off by a
+part of itself that is 4u times the largest exponent, and by what rounding of the place does to it; it is moved by
+more. Tails of less than the budget are charged as mass of infinite loss, or left out.
 """
 
 from __future__ import annotations
@@ -64,7 +67,6 @@ from shoal.ratio import Ratio
 
 _UNIT = 2.0**-53
 _MASS_ERROR = 1024.0 * _UNIT
-_LOSS_ERROR = 256.0 * _UNIT
 
 _MOMENT_REACH = 100.0
 """Rényi orders whose integrals reach further than this, in deviations, get the local bound."""
@@ -105,9 +107,7 @@ class Swap:
             share, rest = np.zeros_like(odds), np.full_like(odds, -math.inf)
         change = np.exp(share) * np.expm1(np.minimum(distance, 700.0))
         near = np.abs(change) < 0.5
-        found: FloatArray = np.where(
-            near, np.log1p(np.where(near, change, 0.0)), np.logaddexp(rest, share + distance)
-        )
+        found: FloatArray = np.where(near, np.log1p(np.where(near, change, 0.0)), np.logaddexp(rest, share + distance))
         return found
 
     def density(self, z: FloatArray, place: float) -> FloatArray:
@@ -129,6 +129,8 @@ class _Panels:
     top: FloatArray
     loss: FloatArray
     ends: FloatArray
+    error: FloatArray
+    """By how much a panel's losses may be off."""
 
 
 def _places(swap: Swap, low: float, high: float, half: int) -> FloatArray:
@@ -156,23 +158,32 @@ def _panels(swap: Swap, low: float, high: float, half: int) -> _Panels:
     whole = np.maximum(mass.sum(axis=1), 1e-300)
     together = least - np.log1p((mass * np.expm1(least[:, None] - size)).sum(axis=1) / whole)
     top = whole if sign > 0.0 else (weight * swap.density(z, swap.here)).sum(axis=1)
-    return _Panels(top=top, loss=sign * together, ends=swap.log_ratio(cuts))
+    exponents = (
+        (abs(swap.here - swap.there) + abs(swap.there - swap.other)) / swap.scale * (abs(low) + abs(high) + growth)
+    )
+    ends = swap.log_ratio(cuts)
+    # Rounding of the place is felt where the loss is small: by the slope of the loss there.
+    slope = np.abs(np.diff(ends)) / np.diff(cuts)
+    error = 16.0 * _UNIT * (16.0 - math.log(swap.rate) + exponents) * np.maximum(np.abs(ends[1:]), np.abs(ends[:-1]))
+    error += 16.0 * _UNIT * (1.0 + abs(low) + abs(high)) * slope
+    return _Panels(top=top, loss=sign * together, ends=ends, error=error)
 
 
 def _spread(line: _Panels) -> tuple[FloatArray, FloatArray]:
     """Losses and P-masses from above: each panel's mass at its two ends."""
     low, width = line.ends[:-1], np.maximum(np.diff(line.ends), 1e-300)
-    offset = np.clip(line.loss * (1.0 + _LOSS_ERROR) - low, 0.0, width)
+    offset = np.clip(line.loss + line.error - low, 0.0, width)
     right = np.expm1(-offset) / np.expm1(-width)
     top = np.zeros_like(line.ends)
     top[:-1] += line.top * (1.0 - right)
     top[1:] += line.top * right
-    return line.ends * (1.0 + _LOSS_ERROR), top * (1.0 + _MASS_ERROR)
+    error = np.maximum(np.append(line.error, 0.0), np.append(0.0, line.error))
+    return line.ends + error, top * (1.0 + _MASS_ERROR)
 
 
 def _merged(line: _Panels) -> tuple[FloatArray, FloatArray]:
     """Losses and P-masses from below: each panel as one."""
-    return line.loss - _LOSS_ERROR * np.abs(line.loss), line.top * (1.0 - _MASS_ERROR)
+    return line.loss - line.error, line.top * (1.0 - _MASS_ERROR)
 
 
 @functools.lru_cache(maxsize=32)
@@ -259,7 +270,8 @@ class Worst(_OnTheLine):
         known = reach < _MOMENT_REACH
         found = local.copy()
         if np.any(known):
-            ways = tuple(_moment_nodes(swap, 16.0 * math.ceil(float(reach[known].max()) / 16.0)) for swap in self._ways(direction))
+            far = 16.0 * math.ceil(float(reach[known].max()) / 16.0)
+            ways = tuple(_moment_nodes(swap, far) for swap in self._ways(direction))
             values = [_excess(ways, order) for order in orders[known].tolist()]
             # Beyond the nodes less than 1e-30 of the local moment is left.
             exponent = orders[known] * (orders[known] - 1.0) / (2.0 * self.ratio.scale**2)
@@ -274,9 +286,7 @@ def _moment_nodes(swap: Swap, reach: float) -> tuple[FloatArray, FloatArray]:
     _, high = swap.ends(1e-40)
     z, weight = panels.nodes(swap.middle, high + reach, np.zeros(0), 2.0 * reach)
     places = [(1.0 - swap.rate, swap.other), (swap.rate, swap.here)]
-    terms = [
-        math.log(share) - 0.5 * (z - place / swap.scale) ** 2 for share, place in places if share > 0.0
-    ]
+    terms = [math.log(share) - 0.5 * (z - place / swap.scale) ** 2 for share, place in places if share > 0.0]
     return swap.log_ratio(z), np.logaddexp.reduce(terms) + np.log(weight) - 0.5 * math.log(2.0 * math.pi)
 
 
@@ -287,7 +297,8 @@ def _excess(ways: tuple[tuple[FloatArray, FloatArray], ...], order: float) -> fl
     up = np.logaddexp(_log_bend((order - 1.0) * gain), math.log(order - 1.0) + _log_bend(-gain))
     down = np.expm1(-order * loss) + order * loss - order * (np.expm1(-loss) + loss)
     small = order * loss < 1e-2
-    down = np.where(small, 0.5 * order * (order - 1.0) * loss**2, down)  # from above, as the third derivative is negative
+    # Near 0 from above: the third derivative is negative.
+    down = np.where(small, 0.5 * order * (order - 1.0) * loss**2, down)
     with np.errstate(divide="ignore"):
         terms = np.concatenate([up + top, np.log(np.maximum(down, 0.0)) + mirrored])
     return float(special.logsumexp(terms))
@@ -316,7 +327,8 @@ class Real(_OnTheLine):
         loss, top = loss[there], top[there]
         infinite = 0.0
         if side == "upper":  # merged, too: what the attack as it is shows at most
-            infinite, loss, top = 2.0 * budget, loss + 4.0 * _LOSS_ERROR * np.abs(loss), top * (1.0 + 4.0 * _MASS_ERROR)
+            wrong = 4.0 * np.concatenate([line.error for line in lines])[there]
+            infinite, loss, top = 2.0 * budget, loss + wrong, top * (1.0 + 4.0 * _MASS_ERROR)
         order = np.argsort(loss)
         loss, top = loss[order], top[order]
         return Pair(side=side, loss=loss, base=top * np.exp(-loss), top=top, infinite=infinite)
