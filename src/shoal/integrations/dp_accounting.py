@@ -134,8 +134,6 @@ def _translate(event: Any, relation: NeighboringRelation) -> Mechanism | None:
         # same pair of Gaussians as one report, at distance 1 (zero-out) or 2 (replace).
         return _made(event, event, LocalGaussian, adjacency)
     if isinstance(event, dp_accounting.PoissonSampledDpEvent):
-        if event.sampling_probability == 0:
-            return LocalGaussian(sigma=_validate.SIGMA_RANGE[1], adjacency=adjacency)  # nobody is ever sampled
         return _made(event, event.event, PoissonSampling, adjacency, rate=event.sampling_probability)
     if isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
         if relation == NeighboringRelation.ADD_OR_REMOVE_ONE:
