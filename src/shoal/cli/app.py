@@ -28,7 +28,8 @@ app = group(
     "Each user adds Gaussian noise to a vector and sends it to a shuffler, which hands the reports, "
     "permuted, to a server that nobody trusts.\n\n"
     "Mechanisms: local (no shuffler), shuffle, subsampled (m of n users a round), check-in (each user "
-    "takes part on its own coin), balls-and-bins (central noise, one random batch per epoch).\n\n"
+    "takes part on its own coin), balls-and-bins (central noise, one random batch per epoch); "
+    "DP-SGD with a trusted server: poisson, fixed-batch, allocation, shuffled-epochs.\n\n"
     "Start with:\n\n"
     "shoal epsilon check-in --users 60000 --rate 0.1 --sigma 5 --delta 1e-5 --rounds 1,100,5540\n\n"
     "shoal compare shuffle --users 60000 --sigma 9.48 --delta 1/60000 --rounds 7",
