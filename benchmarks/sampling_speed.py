@@ -134,7 +134,7 @@ def inside(points: list[tuple[float, float, int, float]]) -> tuple[list[str], bo
         narrower.append((high - low) / found.width)
     text = (
         f"{len(points)} random settings (rate 1e-4 to 0.5, σ 0.5 to 6.3, 1 to 10,000 steps, δ 1e-8 to 1e-4, ε 0.02 to "
-        f"12), ours with accuracy 1e-4 (1e-5 at {finer} of them): inside dp_accounting's bracket at {held}, narrower at "
+        f"12), ours with accuracy 1e-4 (1e-5 at {finer}): inside dp_accounting's bracket at {held}, narrower at "
         f"{sum(n > 1.0 for n in narrower)}, by a factor of {min(narrower):,.1f} at least, "
         f"{statistics.median(narrower):,.0f} in the median. Its connect-the-dots upper end is above our lower "
         f"end at {above}."

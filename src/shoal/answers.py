@@ -201,12 +201,21 @@ class How:
         # An attack has the resolution it has: no accuracy is asked for.
         if len(attack) > 1 or attack[0][1] > 1 or not isinstance(attack[0][0], Opposite):
             return max(lower, _sure(attack, value, question, question.tight(attack, value, 1.0).lower))
-        # The best test of one round is known once the answer is: from above first, then from what that finds.
-        guess = upper
+        found = self._aimed(attack[0][0], value, question, lower, upper, guess=upper)
+        # From far above it may miss what the other crowd shows: once more from there.
+        return (
+            found
+            if found > lower or lower == 0.0
+            else self._aimed(attack[0][0], value, question, lower, upper, guess=lower)
+        )
+
+    def _aimed(
+        self, attack: Opposite, value: float, question: Question, lower: float, upper: float, *, guess: float
+    ) -> float:
+        """The best test of one round is known once the answer is: from a guess first, then from what that finds."""
         for _ in range(6):
             loss = min(question.threshold(value, guess), 20.0)
-            best = replace(attack[0][0], loss=loss)
-            before, guess = lower, question.tight(((best, 1),), value, 1.0).lower
+            before, guess = lower, question.tight(((replace(attack, loss=loss), 1),), value, 1.0).lower
             lower = max(lower, guess)
             if lower <= 1.002 * before or guess >= 0.995 * upper:
                 break
