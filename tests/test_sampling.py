@@ -1,6 +1,7 @@
 """DP-SGD's sampling schemes: high precision, search for worse vectors, limits, laws, other libraries, attacks."""
 
 import itertools
+import json
 import math
 
 import mpmath
@@ -287,6 +288,11 @@ def test_the_bad_news_about_shuffling(adjacency):
     assert m.claimed(delta=1e-6).upper < 0.5 * eps.lower
     again = PoissonSampling(rate=1e-3, sigma=0.6, adjacency=adjacency).epsilon(delta=1e-6, rounds=5_000)
     assert m.claimed(delta=1e-6) == again
+    words = m.caution(delta=1e-6, epsilon=eps)
+    assert words.startswith("Poisson accounting would claim epsilon = ")
+    assert "too small by at least" in words
+    few = m.replace(steps=1, epochs=1)
+    assert "too small" not in few.caution(delta=1e-6, epsilon=few.epsilon(delta=1e-6))
 
 
 SOME = [
@@ -355,6 +361,26 @@ def test_export():
     assert batches.pld(step=1e-3).get_epsilon_for_delta(1e-5) == pytest.approx(
         batches.epsilon(delta=1e-5).upper, rel=1e-3
     )
+
+
+def test_the_command_knows_them():
+    from typer.testing import CliRunner
+
+    from shoal.cli.app import app
+
+    def run(words):
+        found = CliRunner().invoke(app, ["epsilon", *words.split(), "--delta", "1e-5", "--json"])
+        assert found.exit_code == 0, found.output
+        return json.loads(found.stdout)["rows"][0]
+
+    poisson = run("poisson --rate 0.1 --sigma 2 --rounds 5")["epsilon"]
+    assert poisson["upper"] == PoissonSampling(rate=0.1, sigma=2.0).epsilon(delta=1e-5, rounds=5).upper
+    batches = run("fixed-batch --records 50 --batch 5 --sigma 2 --adjacency replace")["epsilon"]
+    m = FixedBatch(records=50, batch=5, sigma=2.0, adjacency="replace")
+    assert batches["lower"] == m.epsilon(delta=1e-5).lower
+    assert run("allocation --steps 20 --picks 2 --sigma 2 --epochs 2")["epsilon"]["lower"] > 0.0
+    shuffled = run("shuffled-epochs --steps 100 --sigma 0.7")
+    assert "Poisson accounting would claim" in shuffled["caution"]
 
 
 def test_an_attack_is_valid_in_either_direction():

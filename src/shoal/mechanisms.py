@@ -275,6 +275,10 @@ class Mechanism:
             accuracy=accuracy, numerical=how.numerical(self._bounds(rounds), float(given), question, answer.upper),
         )  # fmt: skip
 
+    def caution(self, *, delta: float, epsilon: Interval, rounds: int = 1) -> str:
+        """A sentence about a number that others would give for this mechanism and that is wrong; mostly none."""
+        return ""
+
     def pld(self, *, step: float = 1e-4) -> Any:
         """One round as a dp_accounting `PrivacyLossDistribution`, a pessimistic one.
 

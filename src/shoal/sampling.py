@@ -20,7 +20,7 @@ from shoal import _validate
 from shoal.answers import Bounds
 from shoal.attacks import Allocation, Maximum
 from shoal.compose import Parts, Round
-from shoal.interval import Interval
+from shoal.interval import Interval, rounded
 from shoal.mechanisms import MECHANISMS, Mechanism, parameter
 from shoal.opposite import Opposite
 from shoal.ratio import MeanRatio, Ratio
@@ -219,7 +219,15 @@ class ShuffledEpochs(_Central):
         """What Poisson accounting says of as many steps at rate 1 / steps: **not** a guarantee of shuffled epochs."""
         poisson = PoissonSampling(rate=1.0 / self.steps, sigma=self.sigma, adjacency=self.adjacency)
         count = _validate.rounds(rounds) * self.epochs * self.steps
-        return poisson.epsilon(delta=delta, rounds=count, **how)
+        found: Interval = poisson.epsilon(delta=delta, rounds=count, **how)
+        return found
+
+    def caution(self, *, delta: float, epsilon: Interval, rounds: int = 1) -> str:
+        """What Poisson accounting would have claimed, and by how much that is too small."""
+        claimed = self.claimed(delta=delta, rounds=rounds).upper
+        said = f"Poisson accounting would claim epsilon = {rounded(claimed)}, which is not proved for shuffled epochs"
+        gap = epsilon.lower - claimed
+        return f"{said} and too small by at least {rounded(gap, 'down')}." if gap > 0.0 else f"{said}."
 
 
 MECHANISMS.update({cls.__name__: cls for cls in (PoissonSampling, FixedBatch, RandomAllocation, ShuffledEpochs)})
