@@ -56,7 +56,6 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import numpy as np
 from scipy import special
@@ -200,10 +199,13 @@ def _gains(swap: Swap, half: int, budget: float) -> _Panels:
 class _OnTheLine:
     """What both kinds of rounds share: the record in the clear is one report that moves from `there` to `here`."""
 
-    least_scale: ClassVar[float] = 0.05
-    """Half as large as that of a mean of ratios: `replace` moves twice as far."""
-
     swap: Swap
+
+    @property
+    def least_scale(self) -> float:
+        """Of the ratio: noise below 0.1, or 0.2 where another record stands opposite, has losses too large to compose."""
+        noise = 0.1 if self.swap.other == 0.0 else 0.2
+        return noise / (self.swap.here - self.swap.there)
 
     @property
     def ratio(self) -> Ratio:
