@@ -7,5 +7,6 @@ HOMES = {
     "dp_accounting": "src/shoal/integrations/dp_accounting.py",
     "opacus": "src/shoal/integrations/opacus.py",
     "torch": "src/shoal/learning",
+    "starlette": "src/shoal/explore",
 }
 collect_ignore = [path for module, path in HOMES.items() if importlib.util.find_spec(module) is None]

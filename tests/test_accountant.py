@@ -1,12 +1,15 @@
 """The ledger: composition adds, questions are pure, states survive and corrupt ones are refused."""
 
 import copy
+import itertools
 import json
 
 import numpy as np
 import pytest
 
-from shoal import Accountant, LocalGaussian, Shuffle, ShuffledCheckIn
+from shoal import Accountant, LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle, accountant
+from shoal.answers import EPSILON, How
+from shoal.mechanisms import bounds
 
 M = ShuffledCheckIn(users=60_000, rate=0.1, sigma=5.0, crowd="identical")
 N = Shuffle(users=1_000, sigma=3.0, crowd="identical")
@@ -97,3 +100,91 @@ def test_compose_checks_before_it_changes():
         with pytest.raises((ValueError, TypeError)):
             a.compose(bad, rounds=rounds)
     assert len(a) == 1
+
+
+def test_it_shows_its_ledger():
+    a = Accountant().compose(M, rounds=5).compose(LocalGaussian(sigma=9.0))
+    assert repr(a) == "<Accountant: 6 rounds, 2 different>"
+    assert "| 5 | check-in | users = 60,000, check-in rate = 0.1, σ = 5 | zero-out, identical crowd |" in (
+        a._repr_markdown_()
+    )
+    assert "<td>local</td><td>σ = 9</td><td>zero-out, no crowd</td>" in a._repr_html_()
+
+
+# Many numbers of users
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_classes_of_users_are_those_that_add_least(seed):
+    """Against every way to cut the sorted numbers."""
+    rng = np.random.default_rng(seed)
+    users = {int(n): int(r) for n, r in zip(rng.integers(5, 500, 11), rng.integers(1, 9, 11), strict=True)}
+    every = sorted(users)
+
+    def price(classes):
+        return sum(sum(users[n] for n in one) / one[0] for one in classes)
+
+    found = accountant._classes(users, accountant.CLASSES)
+    assert [n for one in found for n in one] == every
+    assert len(found) <= accountant.CLASSES
+    cuts = itertools.combinations(range(1, len(every)), accountant.CLASSES - 1)
+    ways = ([every[a:b] for a, b in itertools.pairwise((0, *cut, len(every)))] for cut in cuts)
+    assert price(found) == pytest.approx(min(map(price, ways)), rel=1e-12)
+
+
+def test_users_are_counted_down_for_upper_and_up_for_lower_bounds():
+    some = Shuffle(users=100, sigma=9.0)
+    a, wanted = Accountant().compose(N, rounds=2), 2
+    for users in range(100, 100 + 7 * accountant.CLASSES, 7):
+        a.compose(some.replace(users=users), rounds=3)
+        wanted += 3
+    assert len(accountant._counted(a._counts)) == 1 + accountant.CLASSES  # nothing is counted down
+    assert a._note() == ""
+    a.compose(some.replace(users=1_000))
+    classes = accountant._counted(a._counts)
+    assert sum(one.rounds for one in classes) == len(a) == wanted + 1
+    assert classes[0].fewest == classes[0].most == N
+    for one in classes[1:]:
+        assert one.fewest.users <= one.most.users
+    bounds = a._bounds()
+    assert [part.users for part, _ in bounds.upper] == [one.fewest.users for one in classes]
+    assert [part.users for part, _ in bounds.identical] == [one.most.users for one in classes]
+    assert [part.users for part, _ in bounds.opposite[1:]] == [one.most.users for one in classes[1:]]
+
+
+def test_every_mechanism_with_a_crowd_is_counted():
+    a = Accountant()
+    for users in range(10**6, 10**6 + 20):
+        a.compose(SubsampledShuffle(users=users, sample=10, sigma=9.0))
+        a.compose(SubsampledShuffle(users=users, sample=11, sigma=9.0))
+        a.compose(Shuffle(users=users, sigma=9.0, crowd="identical"))
+    classes = accountant._counted(a._counts)
+    assert len(classes) == 2 * accountant.CLASSES_SAMPLED + 20
+    assert sum(one.rounds for one in classes) == 60
+    assert all(one.fewest.replace(users=one.most.users) == one.most for one in classes)
+
+
+def test_counting_users_down_is_never_better():
+    """The bracket contains what is known of the ledger as it is: seven numbers of users where six are analysed."""
+    a = Accountant()
+    for users in (40, 60, 80, 100, 120, 140, 1_000):
+        a.compose(Shuffle(users=users, sigma=8.0))
+    quick = a.epsilon(delta=1e-5)
+    as_it_is = bounds((e.mechanism, e.rounds) for e in a.ledger)
+    exact = How.checked("tight", None, 1e-3).answer(as_it_is, 1e-5, EPSILON)
+    assert quick.lower <= exact.lower <= exact.upper <= quick.upper < 1.1 * exact.upper
+
+
+def test_a_hundred_numbers_of_users_are_stated_together():
+    a = Accountant()
+    for i in range(100):
+        a.compose(ShuffledCheckIn(users=10_000 + 17 * i, rate=0.1, sigma=5.0))
+    assert len(accountant._counted(a._counts)) == accountant.CLASSES
+    said = a.statement(delta=1e-6)
+    text = said.sentence()
+    assert text.startswith("100 rounds together of check-in (users = 10,000 to 11,683, check-in rate = 0.1, σ = 5) are")
+    assert "100 different rounds are analysed as 6, their users counted down, which is never better." in text
+    assert said.to_dict()["note"] in text
+    most = ShuffledCheckIn(users=11_683, rate=0.1, sigma=5.0).epsilon(delta=1e-6, rounds=100)
+    fewest = ShuffledCheckIn(users=10_000, rate=0.1, sigma=5.0).epsilon(delta=1e-6, rounds=100)
+    assert most.lower <= said.answer.lower <= said.answer.upper <= fewest.upper

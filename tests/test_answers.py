@@ -94,6 +94,21 @@ def test_methods_in_words():
     assert how(0.0, 1.0) == "certified upper bound" == how(0.0, math.inf)
 
 
+@pytest.mark.parametrize("sigma", [0.02, 0.5, 1.0, 3.0, 50.0])
+def test_plain_words_never_promise_more_than_the_guarantee(sigma):
+    """The best attack that is wrong in 1 of 100 cases finds no more than is said; weak guarantees are called so."""
+    m = shoal.LocalGaussian(sigma=sigma)
+    said = m.statement(delta=1e-5)
+    text = said.plain()
+    if said.epsilon > 700.0:
+        assert text == "In plain words: this protects nobody."
+        return
+    found = float(re.search(r"right in at most ([\d.]+) of 100", text).group(1))
+    assert found >= min(100.0, 100.0 * (math.exp(said.epsilon) * 0.01 + 1e-5)) - 1e-12
+    assert 100.0 * m.tradeoff(0.01).lower <= found
+    assert ("Few would accept" in text) == (found >= 10.0) == ("may well tell" in text)
+
+
 def test_arrays_of_intervals_have_arrays_of_ends():
     found = CHECK_IN.epsilon(delta=[1e-5, 1e-6], rounds=[1, 10])
     assert isinstance(found, Intervals)
@@ -114,7 +129,7 @@ def test_accountants_answer_what_mechanisms_answer():
 def test_an_unreachable_target_is_its_own_error():
     with pytest.raises(shoal.UnreachableError, match="the cost of one round"):
         calibrate.rounds(shoal.LocalGaussian(sigma=1.0), epsilon=0.1, delta=1e-5)
-    with pytest.raises(shoal.UnreachableError, match="no number of users"):
+    with pytest.raises(shoal.UnreachableError, match=r"got 0\.1: none found up to 1,000,000,000,000,000 users"):
         calibrate.users(
             lambda users: shoal.Shuffle(users=users, sigma=1e-4, crowd="identical"), epsilon=0.1, delta=1e-9
         )
@@ -174,8 +189,15 @@ def test_a_sentence_spells_out_a_few_runs_and_counts_many():
     assert "users = 103" in ledger.statement(delta=1e-5).sentence()
     ledger.compose(shoal.ShuffledCheckIn(users=50, rate=0.5, sigma=2.0, crowd="identical"))
     whole = ledger.statement(delta=1e-5)
-    assert whole.sentence().startswith("9 rounds together of shuffle and check-in (with 5 different settings) are (")
+    assert whole.sentence().startswith(
+        "8 rounds of shuffle (users = 100 to 103, σ = 2) and one round of check-in (users = 50, check-in rate = 0.5, "
+        "σ = 2) together are ("
+    )
     assert [r["rounds"] for r in whole.to_dict()["runs"]] == [2, 2, 2, 2, 1]
+    for sigma in range(3, 7):
+        ledger.compose(shoal.LocalGaussian(sigma=float(sigma)))
+    text = ledger.statement(delta=1e-5).sentence()
+    assert text.startswith("13 rounds together of shuffle and check-in and local (with 9 different settings) are (")
 
 
 def test_which_part_of_the_width_is_numerical() -> None:

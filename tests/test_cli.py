@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import shoal
-from shoal import LocalGaussian, Shuffle, ShuffledCheckIn
+from shoal import LocalGaussian, Shuffle, ShuffledCheckIn, worth
 from shoal.cli import options, parse, show
 from shoal.cli.app import app
 from shoal.mechanisms import MECHANISMS, Mechanism, parameter
@@ -135,19 +135,23 @@ def test_compare_puts_every_method_side_by_side():
     found = rows("compare", *SHUFFLE, "--delta", "1/60000", "--rounds", 7)
     by_method = {r["method"]: r for r in found}
     assert round(by_method["paper, Theorem 1"]["epsilon"], 5) == 0.22822
-    assert round(by_method["Rényi DP, exact"]["epsilon"], 7) == 0.0025118
+    assert round(by_method["Rényi DP, all orders"]["epsilon"], 7) == 0.0025118
     assert by_method["clones"]["crowd"] == "any"
-    assert by_method["no shuffling"]["epsilon"] > 1
+    assert by_method["tight, no shuffler"]["epsilon"] > 1
     ideal, safe = (next(r for r in found if r["method"] == "tight" and r["crowd"] == c) for c in ("identical", "any"))
     assert ideal["lower"] < 0.0020473 < ideal["epsilon"] < 0.00205
     assert ideal["ratio"] == 1.0
     witness = by_method["attack on a bad crowd"]
-    assert ideal["epsilon"] < witness["epsilon"] < safe["epsilon"] < by_method["no shuffling"]["epsilon"]
+    assert ideal["epsilon"] < witness["epsilon"] < safe["epsilon"] < by_method["tight, no shuffler"]["epsilon"]
     assert by_method["paper, Theorem 1"]["ratio"] == pytest.approx(0.22822 / ideal["epsilon"], rel=1e-3)
     found = rows("compare", *CHECK_IN, "--delta", "1/60000", "--rounds", 5540)
     assert round(next(r["epsilon"] for r in found if "Theorem 3" in r["method"]), 3) == 9.617
     few = run("compare", "shuffle", "--users", 10, "--sigma", 1, "--delta", "1e-5")
-    assert "does not apply" in few.stdout
+    assert re.search(r"clones +│ +any │ +– │", few.stdout)
+    assert witness["side"] == "lower"
+    assert "≥ 0.0021026" in run("compare", *SHUFFLE, "--delta", "1/60000", "--rounds", 7).stdout  # rounded down
+    sampled = run("compare", "subsampled", "--users", 100, "--sample", 10, "--sigma", 3, "--delta", "1e-5")
+    assert "Left out: clones" in sampled.stdout
 
 
 @pytest.mark.parametrize(
@@ -174,8 +178,9 @@ def test_pictures(words, tmp_path):
 def test_demo(tmp_path):
     result = run("demo", "--out", tmp_path)
     assert result.exit_code == 0, result.output
-    for number in ("0.000594", "0.00204", "0.0538"):
+    for number in ("171.69", "0.0013684", "0.053819"):  # local, shuffle and check-in, at one sigma
         assert number in result.stdout
+    assert "In plain words" in result.stdout
     assert (tmp_path / "epsilon_vs_rounds.png").exists()
 
 
@@ -260,6 +265,73 @@ def test_an_unwritable_picture_is_a_clear_error(tmp_path):
     assert "Traceback" not in result.output
 
 
+def test_an_unwritable_picture_is_refused_before_the_computation(tmp_path, monkeypatch):
+    monkeypatch.setattr(LocalGaussian, "epsilon", lambda *a, **k: pytest.fail("computed first"))
+    (tmp_path / "a.png").mkdir()
+    result = run("epsilon", "local", "--sigma", 1, "--delta", 0.1, "--plot", tmp_path / "a.png")
+    assert result.exit_code == 2
+    assert "Is a directory" in result.output
+
+
+def test_a_number_of_users_may_have_commas():
+    found = rows("epsilon", "shuffle", "--users", "10,000", "--sigma", 5, "--delta", "1e-6", "--crowd", "identical")
+    assert found[0]["epsilon"]["upper"] == Shuffle(users=10_000, sigma=5.0, crowd="identical").epsilon(delta=1e-6).upper
+    assert parse.number("users", "1,234,567") == 1_234_567
+    assert parse.number("delta", "1/60,000") == 1 / 60_000
+    assert parse.whole_numbers("rounds", "1,100") == [1, 100]  # in a list a comma is a comma
+    for text in ("10,00", "1,0000", ",100", "1,000.5"):
+        with pytest.raises(ValueError, match="users must be a number such as"):
+            parse.number("users", text)
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("epsilo", "local"), "No such command 'epsilo'. Did you mean 'epsilon'?"),
+        (("calibrate", "sgima", "local"), "No such command 'sgima'. Did you mean 'sigma'?"),
+        (("epsilon", "shufle", "--delta", 0.1), "Did you mean 'shuffle'?"),
+        (("epsilon", "local", "--sgma", 1, "--delta", 0.1), "Did you mean '--sigma'?"),
+        (("epsilon", "local", "--sigma", 1, "--delta", 0.1, "--method", "tigth"), "Did you mean 'tight'?"),
+    ],
+)
+def test_a_typo_is_answered_with_what_was_meant(words, meant):
+    result = run(*words)
+    assert result.exit_code == 2
+    text = " ".join(result.output.split())
+    assert meant in text
+    assert text.count("Did you mean") == 1
+
+
+def test_sentences_and_tables_fit_into_80_columns():
+    for words in (
+        ("epsilon", *CHECK_IN, "--delta", "1e-5", "--crowd", "identical"),
+        ("compare", "shuffle", "--users", 100, "--sigma", 3, "--delta", "1e-5"),
+        ("worth", "flower", "--clipping-norm", 1, "--sensitivity", 1, "--epsilon", 1, "--delta", "1e-5"),
+    ):
+        result = CliRunner().invoke(app, [str(w) for w in words], env={"COLUMNS": "80"})
+        assert result.exit_code == 0, result.output
+        assert max(map(len, result.stdout.splitlines())) <= 80
+    assert " ".join(result.stdout.split()).count("Two clipped vectors can be 2 apart") == 1
+
+
+def test_worth_equals_the_python_interface():
+    words = ("--clipping-norm", 1, "--sensitivity", 2, "--epsilon", 0.5, "--delta", "1e-5", "--rounds", 3, "--json")
+    found = json.loads(run("worth", "flower", *words).stdout)
+    expected = worth.flower(clipping_norm=1, sensitivity=2, epsilon=0.5, delta=1e-5, rounds=3)
+    assert found == json.loads(json.dumps(expected.to_dict()))
+    refused = run("worth", "flower", "--clipping-norm", 1)
+    assert refused.exit_code == 2
+    assert "sensitivity must be given for flower: add --sensitivity" in refused.output
+    refused = run("worth", "gaussian", "--clipping-norm", 1, "--deviation", 1, "--delta", 0.1, "--gamma", 1)
+    assert "gamma is not a parameter of gaussian" in refused.output
+
+
+def test_the_guarantee_in_plain_words_is_that_of_the_last_row():
+    shown = run("epsilon", "local", "--sigma", 5, "--delta", "1e-5").stdout
+    said = LocalGaussian(sigma=5.0).statement(delta=1e-5).plain()
+    assert " ".join(said.split()) in " ".join(shown.split())
+
+
 def test_the_real_command_in_a_real_shell():
     words = [sys.executable, "-c", "from shoal.cli import main; main()", "epsilon", "shuffle", "--users", "0"]
     bad = subprocess.run([*words, "--sigma", "1", "--delta", "0.1"], capture_output=True, text=True, check=False)
@@ -340,9 +412,9 @@ class Echo(Mechanism):
     label: ClassVar[str] = "echo"
     trust: ClassVar[str] = "nobody is trusted"
 
-    def epsilon(self, **asked):
+    def _identical(self):
         times = 2 if self.loud else 1
-        return LocalGaussian(sigma=self.sigma / (times * self.echoes_sent * self.rate) ** 0.5).epsilon(**asked)
+        return LocalGaussian(sigma=self.sigma / (times * self.echoes_sent * self.rate) ** 0.5)._identical()
 
 
 @pytest.fixture
@@ -355,6 +427,7 @@ def echo(monkeypatch):
 def test_a_new_mechanism_is_known_to_all_commands_by_its_fields(echo):
     for command in (("epsilon",), ("delta",), ("rdp",), ("tradeoff",), ("compare",), ("calibrate", "sigma")):
         text = " ".join(run(*command, "--help").stdout.split())
+        assert "or echo." in text
         assert "--echoes-sent K How often a report is sent (echo)." in text
         assert "--loud Shout (echo)." in text
         assert "checking in (check-in)" in text
@@ -454,3 +527,19 @@ def test_a_missing_extra_is_told_before_the_work(monkeypatch):
         assert (
             result.stderr == "shoal: plot needs matplotlib (matplotlib was not found): pip install 'shoal-dp[plot]'\n"
         )
+
+
+def test_a_trial_on_flower_has_a_budget_for_its_rounds_and_says_what_it_protects(capsys):
+    pytest.importorskip("flwr")
+    from shoal.cli.commands import flower
+    from shoal.integrations.flower.report import Task
+
+    agreed = {"clip": 1.0, "sigma": 0.5, "rate": 0.5, "delta": 1e-5, "crowd": "identical"}
+    budget = flower._cost(75, 10, agreed)
+    assert 10.0 < budget < 100.0
+    task = Task(name="digits", dimension=10, minimum=75, epsilon=budget, **agreed)
+    assert 10 <= task.rounds(100) < 40
+    flower._say_what_it_protects({**agreed, "epsilon": budget})
+    assert "Nobody should accept that as protection" in capsys.readouterr().out
+    flower._say_what_it_protects({**agreed, "epsilon": flower._cost(75, 10, {**agreed, "sigma": 3.0})})
+    assert "Nobody" not in capsys.readouterr().out

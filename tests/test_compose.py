@@ -10,8 +10,10 @@ import pytest
 from scipy import interpolate, optimize, special
 
 from shoal import compose, pld
-from shoal.law import Direction, Pair, Side, mean_law
-from shoal.ratio import MeanRatio, Ratio
+from shoal.law import Pair, mean_law
+from shoal.numeric import Direction, FloatArray, Side
+from shoal.ratio import Lognormal
+from shoal.rounds import Identical, Round
 
 DIRECTIONS: tuple[Direction, Direction] = ("forward", "reverse")
 BUDGET = 1e-24
@@ -24,8 +26,8 @@ RARE = [
 ]
 
 
-def described(users: int, scale: float, rate: float = 1.0) -> MeanRatio:
-    return MeanRatio(ratio=Ratio(scale=scale, rate=rate), users=users)
+def described(users: int, scale: float, rate: float = 1.0) -> Identical:
+    return Identical(ratio=Lognormal(scale=scale, rate=rate), users=users)
 
 
 def twice(pair: Pair, epsilon: float) -> float:
@@ -114,10 +116,10 @@ def test_offsets_or_whole_masses_tell_the_same(direction: Direction, monkeypatch
     assert found[0] == pytest.approx(found[1], rel=1e-8)
 
 
-class _Pairs:
+class _Pairs(Round):
     """A round that hands out the pairs of another."""
 
-    def __init__(self, mean: MeanRatio) -> None:
+    def __init__(self, mean: Identical) -> None:
         self.mean, self.ratio, self.users, self.weight = mean, mean.ratio, mean.users, mean.weight
 
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
@@ -125,6 +127,12 @@ class _Pairs:
 
     def test_error(self, half: int, budget: float) -> tuple[float, float]:
         return 0.0, 1.0
+
+    def log_moments(self, orders: FloatArray, direction: Direction, *, quick: bool = False) -> FloatArray:
+        raise NotImplementedError
+
+    def limited(self) -> Round:
+        return self
 
 
 @pytest.mark.parametrize("kind", [(1000, 1.0, 1.0), (2_769_998, 0.636797, 0.00903227)], ids=str)

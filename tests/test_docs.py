@@ -6,6 +6,7 @@ import pathlib
 import re
 import shlex
 import sys
+from urllib.parse import parse_qsl
 
 import pytest
 from typer.main import get_command
@@ -56,19 +57,58 @@ def test_commands_run(page, tmp_path, monkeypatch):
         assert result.exit_code == 0, (command, result.output)
 
 
-def test_examples_in_the_help_run(tmp_path, monkeypatch):
+def help_pages(*path):
+    """The help of a command and of all below it, as a terminal of 80 columns shows it."""
+    text = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "80"}).stdout
+    yield path, text
+    listed = re.search(r"^Commands:\n((?:  .*\n)+)", text, re.MULTILINE)
+    for name in re.findall(r"^  (\S+)", listed.group(1) if listed else "", re.MULTILINE):
+        yield from help_pages(*path, name)
+
+
+HELP = list(help_pages())
+
+
+def shown_commands(text):
+    """The commands of a help page as they would be copied: a backslash continues a line."""
+    found = re.findall(r"^  (shoal [a-z](?:\\\n|.)*)$", text, re.MULTILINE)
+    return [" ".join(c.replace("\\\n", " ").split()) for c in found]
+
+
+EXAMPLES = [(" ".join(path) or "shoal", c) for path, text in HELP for c in shown_commands(text)]
+LONG = {"shoal train", "shoal reproduce all", "shoal explore"}
+"""Minutes or more or without end, and run in tests of their own: here the words must be understood."""
+
+
+def test_help_pages_are_whole_sentences_without_escapes_within_80_columns():
+    assert len(HELP) >= 25
+    for path, text in HELP:
+        assert "\\[" not in text, path
+        assert "..." not in text.replace("[ARGS]...", "").replace("]...", ""), path
+        assert max(map(len, text.splitlines())) <= 80, path
+        assert not re.search(r"\w-\n\s+\w", text), path  # no word broken at its hyphen
+        about = text.split("\n\n")[1].strip()
+        assert about.endswith((".", "?")), (path, about)
+        for line in re.split(r"\n  (?=-)", text.split("Options:\n")[-1].split("\n\n")[0])[1:]:
+            words = " ".join(line.split())
+            assert re.search(r"[.\])]$", words), (path, words)
+
+
+@pytest.mark.parametrize("command", [c for _, c in EXAMPLES])
+def test_every_command_of_every_help_page_runs_as_printed(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    source = "".join(p.read_text() for p in sorted((ROOT / "src" / "shoal" / "cli").rglob("*.py")))
-    examples = re.findall(r"^\s+\"?(shoal [a-z].*?)(?:\\n\\n\"|\"?,?)$", source, re.MULTILINE)
-    assert len(examples) >= 12
-    for example in examples:
-        words = shlex.split(example)[1:]
-        if words[0] in ("train", "explore") or words[:2] == ["reproduce", "all"] or "--run" in words:
-            # Minutes or more, and run in tests of their own: here the words must be understood.
-            get_command(app).commands[words[0]].make_context(words[0], words[1:])
-            continue
-        result = CliRunner().invoke(app, words)
-        assert result.exit_code == 0, (example, result.output)
+    words = shlex.split(command)[1:]
+    if any(command == long or command.startswith(f"{long} ") for long in LONG) or "--run" in words:
+        top = get_command(app)
+        name, found, rest = top.resolve_command(top.make_context("shoal", ["demo"]), words)
+        found.make_context(name, rest)
+        return
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, (command, result.output)
+
+
+def test_commands_have_examples():
+    assert len(EXAMPLES) >= 25
 
 
 def test_the_readme_leads_with_the_two_commands():
@@ -107,3 +147,17 @@ def test_the_table_of_the_mnist_run_is_that_of_its_files():
     protocol = ShuffledCheckIn(users=60_000, rate=0.1, sigma=5.0, crowd="identical")
     found = protocol.epsilon(delta=1 / 60_000, rounds=5_540)
     assert found.lower <= last["tight_identical"] <= 1.001 * found.upper
+
+
+def test_links_into_the_page_open_the_cases_of_the_guide():
+    """What the links of the guide hold is understood by the page, and is what the guide computes with."""
+    setting = pytest.importorskip("shoal.explore.setting")
+    links = re.findall(r"`shoal explore '([^']+)'`", (ROOT / "docs" / "howto" / "choose.md").read_text())
+    found = [setting.read(dict(parse_qsl(link))) for link in links]
+    assert [(s.mechanism.label, s.rounds, s.delta) for s in found] == [
+        ("shuffle", 1, 1e-6),
+        ("check-in", 2_000, 1e-7),
+        ("shuffle", 50, 1e-3),
+        ("balls-and-bins", 10, 1e-6),
+    ]
+    assert [getattr(s.mechanism, "users", None) for s in found] == [10_000, 60_000, 20, None]

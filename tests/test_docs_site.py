@@ -56,6 +56,14 @@ def test_reference_and_proofs_come_from_the_docstrings(site):
     assert "likelihood ratio of one report" in (site / "explanation" / "mathematics" / "index.html").read_text()
 
 
+def test_the_reference_has_the_command_learning_and_flower(site):
+    command = (site / "reference" / "command" / "index.html").read_text()
+    for words in ("shoal calibrate sigma", "shoal flower deploy", "shoal worth", "--clipping-norm"):
+        assert words in command
+    assert "clipped_sum" in (site / "reference" / "learning" / "index.html").read_text()
+    assert "Task" in (site / "reference" / "flower" / "index.html").read_text()
+
+
 def test_nothing_is_fetched_by_the_pages(site):
     for page in site.rglob("*.html"):
         for tag in ("<script src=", '<link rel="stylesheet" href=', "<img src="):

@@ -10,7 +10,7 @@ from scipy import stats
 
 from shoal import exchange
 from shoal.exchange import Exchange
-from shoal.ratio import Ratio
+from shoal.ratio import Lognormal
 from shoal.thinning import Thinning
 
 
@@ -43,7 +43,7 @@ def stop_loss(r, thin, v, k):
 @pytest.mark.parametrize("v", [0.0, 0.4, 1.0, 3.0])
 def test_a_term_has_the_stop_loss_of_the_worst_user(r, at, v):
     thin = Thinning.of(r, at)
-    y, mass = exchange._term(Ratio(scale=1 / r), thin, v, 1e-20, np.linspace(-8.0, 8.0, 3201))
+    y, mass = exchange._term(Lognormal(scale=1 / r), thin, v, 1e-20, np.linspace(-8.0, 8.0, 3201))
     assert np.all(mass >= 0.0)
     assert mass.sum() == pytest.approx(1.0, abs=1e-12)
     assert mass @ y == pytest.approx(0.0, abs=1e-10)
@@ -54,8 +54,8 @@ def test_a_term_has_the_stop_loss_of_the_worst_user(r, at, v):
 
 def test_a_term_of_a_user_who_may_stay_away():
     thin = Thinning.of(0.5, 1.0)
-    y, mass = exchange._term(Ratio(scale=2.0, rate=0.3), thin, 0.7, 1e-20, np.empty(0))
-    whole, all_of_it = exchange._term(Ratio(scale=2.0), thin, 0.7, 1e-20, np.empty(0))
+    y, mass = exchange._term(Lognormal(scale=2.0, rate=0.3), thin, 0.7, 1e-20, np.empty(0))
+    whole, all_of_it = exchange._term(Lognormal(scale=2.0), thin, 0.7, 1e-20, np.empty(0))
     for k in (0.1, 1.0):
         assert mass @ np.maximum(y - k, 0.0) == pytest.approx(0.3 * (all_of_it @ np.maximum(whole - k, 0.0)))
     assert mass @ y == pytest.approx(0.0, abs=1e-12)
@@ -81,11 +81,22 @@ def test_binomial_masses(trials, chance):
 
 
 @pytest.mark.parametrize(
+    ("kept", "users", "sample"), [(1, 5, 2), (4, 5, 5), (30, 69, 1), (500, 1000, 300), (9, 10**6, 50)]
+)
+def test_hypergeometric_masses(kept, users, sample):
+    first, masses = exchange._sampled(kept, users, sample, 1e-12)
+    law = stats.hypergeom(users, sample, kept)
+    counts = np.arange(first, first + len(masses))
+    assert masses == pytest.approx(law.pmf(counts), rel=1e-8, abs=1e-14)
+    assert law.cdf(first - 1) + law.sf(counts[-1]) <= 1e-12
+
+
+@pytest.mark.parametrize(
     ("users", "sample", "kept"), [(5, 2, 0.3), (5, 5, 0.6), (69, 1, 0.2), (1000, 300, 0.5), (10**6, 50, 1.0)]
 )
 def test_masses_of_a_fixed_size(users, sample, kept):
     """User 1 is drawn with probability m / n, then it is one of those that count."""
-    first, masses = exchange._sampled(users, sample, kept, 1e-12)
+    first, masses = exchange._counted(users, sample, kept, 1e-12)
     counts = np.arange(first, first + len(masses))
     away, there = stats.binom(sample, kept), stats.binom(sample - 1, kept)
     part = sample / users
@@ -177,10 +188,10 @@ def stop_chance(r, thin, place, z, sign):
 @pytest.mark.parametrize(
     ("crowd", "at"),
     [
-        (Exchange(ratio=Ratio(scale=2.0), users=4), 0.5),
-        (Exchange(ratio=Ratio(scale=2.0), users=12), -math.inf),
-        (Exchange(ratio=Ratio(scale=2.0, rate=0.4), users=8), 1.0),
-        (Exchange(ratio=Ratio(scale=2.0), users=8, sample=3), 1.0),
+        (Exchange(ratio=Lognormal(scale=2.0), users=4), 0.5),
+        (Exchange(ratio=Lognormal(scale=2.0), users=12), -math.inf),
+        (Exchange(ratio=Lognormal(scale=2.0, rate=0.4), users=8), 1.0),
+        (Exchange(ratio=Lognormal(scale=2.0), users=8, sample=3), 1.0),
     ],
     ids=["few", "all kept", "check-in", "fixed size"],
 )
@@ -202,10 +213,10 @@ def test_prices_of_f_by_simulation(crowd, at):
 def test_moments_of_two_users():
     """Between the opposite crowd (0.9515 and 0.794 at order 2) and one report in the clear (1)."""
     for way, least in (("forward", 0.9514), ("reverse", 0.7940)):
-        found = Exchange(ratio=Ratio(scale=1.0), users=2).log_moments(np.array([2.0]), way)[0]
+        found = Exchange(ratio=Lognormal(scale=1.0), users=2).log_moments(np.array([2.0]), way)[0]
         assert least <= found < 0.9999
 
 
 def test_from_above_only():
     with pytest.raises(ValueError, match="from above only"):
-        Exchange(ratio=Ratio(scale=1.0), users=2).pair(128, 1e-18, "lower", "forward")
+        Exchange(ratio=Lognormal(scale=1.0), users=2).pair(128, 1e-18, "lower", "forward")

@@ -4,10 +4,12 @@ import contextlib
 import io
 import json
 import math
+import pathlib
 import re
 import shlex
 import sys
 import warnings
+from urllib.parse import parse_qsl
 
 import numpy as np
 import pytest
@@ -53,6 +55,18 @@ def test_numbers_as_people_write_them(text, value):
 def test_what_is_no_number_is_refused_in_one_sentence(text):
     with pytest.raises(ValueError, match=r"^users must be a number such as .*, got '"):
         setting.number("users", text)
+
+
+def test_every_link_of_the_docs_and_the_help_is_a_state_of_the_page():
+    root = pathlib.Path(__file__).parents[1]
+    files = [*root.glob("docs/**/*.md"), root / "src" / "shoal" / "cli" / "commands" / "explore.py"]
+    found = [link for file in files for link in re.findall(r"shoal explore '([^']+)'", file.read_text())]
+    assert len(found) >= 2
+    for link in found:
+        state = dict(parse_qsl(link.rpartition("#")[2], strict_parsing=True))
+        known = {*setting.FIELDS, "mechanism", "adjacency", "crowd", "axis", "hold", "keep", "odds", "local", "tab"}
+        assert set(state) <= known, link
+        setting.read(state)
 
 
 def test_every_stop_of_every_slider_is_the_value_that_it_shows():
@@ -110,7 +124,7 @@ def test_first_numbers_are_the_library_s_and_safe(kind):
     assert float(one["epsilon"]["text"]["upper"]) >= truth.upper
     assert float(one["epsilon"]["text"]["lower"]) <= truth.lower
     assert one["sentence"] == m.statement(delta=1e-6, rounds=10).sentence()
-    attack = only(found, piece="attack", crowd=crowd)
+    (attack,) = pieces("attack", state={**SMALL, "mechanism": kind}, crowd=crowd)
     for case, odds in zip(attack["cases"], tasks.ODDS, strict=True):
         assert float(case["right"]) / odds >= m.tradeoff(1 / odds, rounds=10).upper * (1.0 - 1e-15)
     if crowd == "identical":

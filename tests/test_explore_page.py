@@ -243,6 +243,7 @@ def look(browser, address, request):
         page.on("pageerror", lambda error: troubles.append(str(error)))
         page.on("request", lambda one: asked_for.append(one.url))
         page.goto(where + (f"#{state}" if state else ""))
+        page.locator("body:not([inert])").wait_for()
         return page
 
     yield open_page
@@ -401,7 +402,7 @@ def test_a_link_holds_the_whole_state(look):
     page.locator("#odds").select_option("10")
     page.locator("#with-local").check()
     says(page.locator("#hero:not(.stale)"), re.compile(r"\d"))
-    until(lambda: "local=yes" in page.url and "clip=0.5" in page.url, "the address does not follow")
+    page.wait_for_url(re.compile(r"clip=0\.5.*local=yes"))
     other = look(page.url.partition("#")[2])
     for one in (page, other):
         one.locator("#curve svg .line.local").wait_for(state="attached")

@@ -11,7 +11,7 @@ from shoal import Shuffle, ShuffledCheckIn, SubsampledShuffle, crowd, exchange, 
 from shoal.exchange import Exchange
 from shoal.levels import in_order
 from shoal.prices import PricedLaw, Prices
-from shoal.ratio import Ratio
+from shoal.ratio import Lognormal
 from shoal.thinning import Thinning
 
 # ---------------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ def stop_loss(r: float, thin: Thinning, a: float, v: float, k: float) -> float:
 def test_an_interval_is_above_its_places(at: float, interval: tuple[float, float], v: float) -> None:
     r = 0.5
     thin = Thinning.of(r, at)
-    (term,) = groups._terms(Ratio(scale=1.0 / r), thin, interval, v, 1e-20)
+    (term,) = groups._terms(Lognormal(scale=1.0 / r), thin, interval, v, 1e-20)
     x, mass = term.point - (v - 1.0), term.mass
     assert mass.sum() == pytest.approx(1.0, abs=1e-12)
     assert mass @ x == pytest.approx(1.0 - v, abs=1e-10)
@@ -144,7 +144,7 @@ def test_a_group_is_above_any_mixture_of_places_in_an_interval(v: float) -> None
     r, size, step, cells = 0.4, 6, 2e-3, 2**14
     plan = groups.Plan(size=size, cuts=(-1.0, -0.5, 0.2, 1.0), at=-math.inf)
     nodes = groups.Nodes(value=np.array([v]), chance=np.ones((1, 1)), beyond=np.zeros(1), weight=np.ones(1))
-    batch = groups._groups(Ratio(scale=1.0 / r), Thinning.of(r, -math.inf), plan, nodes, 128, 1e-20)
+    batch = groups._groups(Lognormal(scale=1.0 / r), Thinning.of(r, -math.inf), plan, nodes, 128, 1e-20)
     assert batch.stretch[0] < 1e-6
     points, mass = in_order(batch.points), in_order(batch.mass[0])
     rng = np.random.default_rng(3)
@@ -232,11 +232,11 @@ def counts(places: np.ndarray, sigma: float, silent: float, sent: float) -> np.n
 
 
 FEW = {
-    "shuffle": Exchange(ratio=Ratio(scale=2.0), users=10),
-    "check-in": Exchange(ratio=Ratio(scale=1.5, rate=0.4), users=11),
-    "fixed size": Exchange(ratio=Ratio(scale=2.0), users=11, sample=7),
-    "small sample": Exchange(ratio=Ratio(scale=1.5), users=12, sample=4),
-    "all of them": Exchange(ratio=Ratio(scale=3.0), users=9, sample=9),
+    "shuffle": Exchange(ratio=Lognormal(scale=2.0), users=10),
+    "check-in": Exchange(ratio=Lognormal(scale=1.5, rate=0.4), users=11),
+    "fixed size": Exchange(ratio=Lognormal(scale=2.0), users=11, sample=7),
+    "small sample": Exchange(ratio=Lognormal(scale=1.5), users=12, sample=4),
+    "all of them": Exchange(ratio=Lognormal(scale=3.0), users=9, sample=9),
 }
 
 
@@ -337,10 +337,10 @@ def test_no_jump_where_the_rule_changes(users: tuple[int, int], sigma: float) ->
 
 
 def test_few_users_and_little_noise_are_not_grouped() -> None:
-    assert groups.plan(Ratio(scale=5.0), 20) is None
-    assert groups.plan(Ratio(scale=0.9), 10**6) is None
-    assert groups.plan(Ratio(scale=5.0), 10**6, 50) is None
-    plan = groups.plan(Ratio(scale=5.0), 60_000)
+    assert groups.plan(Lognormal(scale=5.0), 20) is None
+    assert groups.plan(Lognormal(scale=0.9), 10**6) is None
+    assert groups.plan(Lognormal(scale=5.0), 10**6, 50) is None
+    plan = groups.plan(Lognormal(scale=5.0), 60_000)
     assert plan is not None
     for kept in range(59_990, 60_000):
         rest = kept - plan.size * plan.groups(kept)
@@ -350,7 +350,7 @@ def test_few_users_and_little_noise_are_not_grouped() -> None:
 
 def test_users_of_a_fixed_size_are_counted_to_the_safe_side() -> None:
     """v is that of the largest g, groups those of the smallest; nobody drawn is forgotten."""
-    few = Exchange(ratio=Ratio(scale=5.0), users=1_000, sample=200)
+    few = Exchange(ratio=Lognormal(scale=5.0), users=1_000, sample=200)
     plan = groups.plan(few.ratio, 1_000, 200)
     assert plan is not None
     thin = Thinning.of(0.2, plan.at)
@@ -364,12 +364,12 @@ def test_users_of_a_fixed_size_are_counted_to_the_safe_side() -> None:
         assert plan.lone + plan.size * case.groups >= 200 - smallest
         assert small[case.law].terms == case.law - 1
         assert small[case.law].present == pytest.approx(case.law / (case.aside + 1), rel=1e-12)
-        assert small[case.law].others == case.aside
+        assert small[case.law].over == case.aside + 1
 
 
 def test_users_aside_alone_are_the_law_that_bounds_them() -> None:
     """No groups: f is v. With one group more, both parts count in full."""
-    ratio, thin = Ratio(scale=5.0), Thinning.of(0.2, -math.inf)
+    ratio, thin = Lognormal(scale=5.0), Thinning.of(0.2, -math.inf)
     plan = groups.Plan(size=4, cuts=(-1.0, -0.3, 1.0), at=-math.inf)
     law = PricedLaw(gap=np.array([-0.4, 0.0, 0.1, 0.3]), mass=np.array([0.1, 0.7, 0.1, 0.1]), infinite=0.0)
 

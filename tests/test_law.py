@@ -14,7 +14,8 @@ import pytest
 
 from shoal import law, levels
 from shoal.law import mean_law
-from shoal.ratio import MeanRatio, Ratio
+from shoal.ratio import Lognormal
+from shoal.rounds import Identical
 
 REFERENCES: list[dict[str, Any]] = json.loads(
     pathlib.Path(__file__).parent.joinpath("reference", "hockey_sticks.json").read_text()
@@ -25,8 +26,8 @@ SOME = [(1, 1.0, 1.0, 1.0), (2, 0.3, 0.5, 1.0), (10, 0.2, 1.0, 1.0), (1000, 1.0,
         (10**7, 0.3, 1.0, 1.0), (10**8, 1000.0, 1.0, 1.0), (10**8, 0.5, 1e-6, 1.0)]  # fmt: skip
 
 
-def described(users: int, scale: float, rate: float, weight: float) -> MeanRatio:
-    return MeanRatio(ratio=Ratio(scale=scale, rate=rate), users=users, weight=weight)
+def described(users: int, scale: float, rate: float, weight: float) -> Identical:
+    return Identical(ratio=Lognormal(scale=scale, rate=rate), users=users, weight=weight)
 
 
 def hockey_stick(pair: law.Pair, epsilon: float) -> float:
@@ -158,13 +159,13 @@ def test_breaking_the_safe_side_is_noticed(wrong: str, monkeypatch: pytest.Monke
 
 
 def test_scales_out_of_range_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"scale must be at least 0\.1, got 0\.01"):
+    with pytest.raises(ValueError, match=r"sums can be computed, got Lognormal\(scale=0\.01"):
         mean_law(described(10, 0.01, 1.0, 1.0), 128, BUDGET)
 
 
 def test_atoms_at_zero_stay_numbers():
     """Few cells and little noise: sums spread to 0, where the loss is infinite, and nothing becomes NaN."""
-    exact = mean_law(MeanRatio(ratio=Ratio(scale=0.1), users=79), 256, BUDGET)
+    exact = mean_law(Identical(ratio=Lognormal(scale=0.1), users=79), 256, BUDGET)
     for side, direction in itertools.product(("upper", "lower"), ("forward", "reverse")):
         assert not np.isnan(exact.log_ratio(side, direction)).any()
 

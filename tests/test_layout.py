@@ -11,13 +11,15 @@ SOURCE = pathlib.Path(__file__).parents[1] / "src" / "shoal"
 
 # A file may import those in lower ranks only (files of one package may import each other).
 RANKS = [
+    {"numeric"},
     {"_extras", "_validate"},
     {"interval"},
-    {"ratio", "panels"},
-    {"levels"},
+    {"laplace", "panels", "levels", "gaussian"},
+    {"ratio"},
     {"spread"},
     {"moments"},
     {"law"},
+    {"rounds"},
     {"rdp"},
     {"compose"},
     {"pld"},
@@ -34,6 +36,7 @@ RANKS = [
     {"audit"},
     {"plots"},
     {"paper"},
+    {"worth"},
     {"learning"},
     {"integrations"},
     {"explore"},

@@ -219,3 +219,11 @@ def test_a_bracket_that_is_wider_than_asked_says_so():
     # The same at an accuracy that is met, and where only a bound from above is asked for
     m.epsilon(delta=1e-6, accuracy=1.0)
     m.epsilon(delta=1e-6, method="rdp")
+
+
+def test_users_see_no_methods_of_the_engine():
+    asked = {"epsilon", "delta", "tradeoff", "advantage", "rdp", "pld", "statement", "stated", "caution", "claimed"}
+    described = {"adjacency", "assumption", "label", "scale", "settings", "trust", "replace", "to_dict", "rate"}
+    for cls in MECHANISMS.values():
+        own = {f.name for f in dataclasses.fields(cls)}
+        assert {name for name in dir(cls) if not name.startswith("_")} <= asked | described | own

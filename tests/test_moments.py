@@ -11,13 +11,14 @@ import pytest
 from scipy import stats
 
 from shoal import moments
-from shoal.ratio import MeanRatio, Ratio
+from shoal.ratio import Lognormal
+from shoal.rounds import Identical
 
 REFERENCE = json.loads((pathlib.Path(__file__).parent / "reference" / "moments.json").read_text())["rows"]
 
 
 def mean(users, scale, rate=1.0, weight=1.0):
-    return MeanRatio(ratio=Ratio(scale=scale, rate=rate), users=users, weight=weight)
+    return Identical(ratio=Lognormal(scale=scale, rate=rate), users=users, weight=weight)
 
 
 def values(direction):
@@ -97,7 +98,7 @@ def test_one_user_is_the_plain_gaussian():
 def test_the_two_series_methods_agree():
     """The recurrence (n >= k) and binary powering are different algorithms for the same numbers."""
     for users, scale in [(64, 0.3), (100, 1.0), (1000, 5.0), (77, 100.0)]:
-        log_m = Ratio(scale=scale).log_moments(np.arange(65.0))
+        log_m = Lognormal(scale=scale).log_moments(np.arange(65.0))
         one = moments._by_recurrence(log_m, users)
         two = moments._by_powering(log_m, users)
         np.testing.assert_allclose(one[2:], two[2:], rtol=1e-13, atol=0)
@@ -168,7 +169,7 @@ def test_small_rates_do_not_cancel():
             for scale in (0.2, 2.0, 30.0):
                 for order in (2, 4, 30, 300):
                     exact = mp.log1p(mp.mpf(rate) * mp.expm1(mp.mpf(order * order - order) / (2 * mp.mpf(scale) ** 2)))
-                    found = Ratio(scale=scale, rate=rate).log_moments(np.array([float(order)]))[0]
+                    found = Lognormal(scale=scale, rate=rate).log_moments(np.array([float(order)]))[0]
                     assert abs(found / exact - 1) < 1e-14, (rate, scale, order)
 
 

@@ -8,7 +8,8 @@ from scipy import stats
 
 from shoal import Shuffle, ShuffledCheckIn, SubsampledShuffle, pld
 from shoal.opposite import Opposite
-from shoal.ratio import MeanRatio, Ratio
+from shoal.ratio import Lognormal
+from shoal.rounds import Identical
 
 VALUES = [
     (60_000, 9.48, 1 / 60_000, 6.12356e-4),
@@ -36,7 +37,7 @@ def test_two_users_by_quadrature(sigma, epsilon, way):
     one, two = (np.exp(a * r * z - a**2 * r**2 / 2) for a in (1, 2))
     score = two - math.exp(epsilon) * one if way == "forward" else one - math.exp(epsilon) * two
     exact = weight @ np.maximum(0.5 * (score[:, None] + score[None, :]), 0.0) @ weight
-    mean = MeanRatio(ratio=Ratio(scale=sigma), users=2)
+    mean = Identical(ratio=Lognormal(scale=sigma), users=2)
     sign = 1.0 if way == "forward" else -1.0
     found = pld.deltas(((Opposite(mean=mean, loss=sign * epsilon), 1),), [epsilon], direction=way)[0]
     assert found.lower <= exact * (1 + 1e-6)
@@ -54,14 +55,14 @@ def test_sampled_rounds_by_simulation():
     one, two = (np.where(there, np.exp(a * r * z - a**2 * r**2 / 2), 1.0).mean(axis=1) for a in (1, 2))
     gain = np.maximum(two - math.exp(epsilon) * one, 0.0)
     low, high = (gain.mean() + s * 5 * gain.std() / math.sqrt(games) for s in (-1, 1))
-    mean = MeanRatio(ratio=Ratio(scale=sigma, rate=rate), users=n)
+    mean = Identical(ratio=Lognormal(scale=sigma, rate=rate), users=n)
     found = pld.deltas(((Opposite(mean=mean, loss=epsilon), 1),), [epsilon], direction="forward")[0]
     assert 0.99 * low <= found.lower <= high
     w = 0.25
     mixed = 1 - w + w * np.stack([np.exp(a * r * z - a**2 * r**2 / 2).mean(axis=1) for a in (1, 2)])
     gain = np.maximum(mixed[1] - math.exp(0.1) * mixed[0], 0.0)
     low, high = (gain.mean() + s * 5 * gain.std() / math.sqrt(games) for s in (-1, 1))
-    mean = MeanRatio(ratio=Ratio(scale=sigma), users=n, weight=w)
+    mean = Identical(ratio=Lognormal(scale=sigma), users=n, weight=w)
     found = pld.deltas(((Opposite(mean=mean, loss=0.1), 1),), [0.1], direction="forward")[0]
     assert 0.99 * low <= found.lower <= high
 

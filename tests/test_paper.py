@@ -14,15 +14,16 @@ from scipy import special, stats
 
 import shoal
 from shoal import moments, paper
-from shoal.ratio import MeanRatio, Ratio
+from shoal.ratio import Lognormal
+from shoal.rounds import Identical
 
 
-def exact_moment(mean: MeanRatio, order: int) -> float:
+def exact_moment(mean: Identical, order: int) -> float:
     return float(moments.log_moments(mean, order)[order])
 
 
 def checkin_rdp(users: int, rate: float, sigma: float, order: int) -> float:
-    mean = MeanRatio(ratio=Ratio(scale=sigma, rate=rate), users=users)
+    mean = Identical(ratio=Lognormal(scale=sigma, rate=rate), users=users)
     return exact_moment(mean, order) / (order - 1)
 
 
@@ -255,7 +256,7 @@ def test_generic_bound_without_any_profile_samples_the_report_in_the_clear(users
     # k of n sampled, in the clear: the forward half of the integral is exact for 1 - k/n + k/n W.
     sampled = sum(
         stats.binom.pmf(k, users, rate)
-        * math.exp(exact_moment(MeanRatio(ratio=Ratio(scale=sigma), users=1, weight=k / users), order))
+        * math.exp(exact_moment(Identical(ratio=Lognormal(scale=sigma), users=1, weight=k / users), order))
         for k in range(1, users + 1)
     )
     lower = math.log(sampled + (1 - rate) ** users) / (order - 1)

@@ -15,7 +15,8 @@ from scipy import special
 
 from shoal import Shuffle, compose, moments, pld
 from shoal.interval import Interval
-from shoal.ratio import MeanRatio, Ratio
+from shoal.ratio import Lognormal
+from shoal.rounds import Identical
 
 REFERENCES: list[dict[str, Any]] = json.loads(
     pathlib.Path(__file__).parent.joinpath("reference", "hockey_sticks.json").read_text()
@@ -23,11 +24,11 @@ REFERENCES: list[dict[str, Any]] = json.loads(
 DIRECTIONS = ("forward", "reverse")
 
 
-def described(users: int, scale: float, rate: float = 1.0, weight: float = 1.0) -> MeanRatio:
-    return MeanRatio(ratio=Ratio(scale=scale, rate=rate), users=users, weight=weight)
+def described(users: int, scale: float, rate: float = 1.0, weight: float = 1.0) -> Identical:
+    return Identical(ratio=Lognormal(scale=scale, rate=rate), users=users, weight=weight)
 
 
-def epsilon(mean: MeanRatio, delta: float, rounds: int = 1, accuracy: float = 1e-3) -> Interval:
+def epsilon(mean: Identical, delta: float, rounds: int = 1, accuracy: float = 1e-3) -> Interval:
     return pld.epsilons(((mean, rounds),), [delta], accuracy)[0]
 
 
@@ -49,7 +50,7 @@ def gaussian_delta(width: float, eps: float) -> float:
         (described(1000, 2.0), 1e-6, 1, 0.05923),
     ],
 )
-def test_known_values(mean: MeanRatio, delta: float, rounds: int, value: float) -> None:
+def test_known_values(mean: Identical, delta: float, rounds: int, value: float) -> None:
     found = epsilon(mean, delta, rounds)
     digits = 0.6 * 10.0 ** (math.floor(math.log10(value)) - 3)
     assert found.lower - digits <= value <= found.upper + digits
@@ -128,7 +129,7 @@ def test_equal_rounds_are_counted_once_however_they_are_listed() -> None:
 
 
 @pytest.mark.parametrize("mean", [described(1000, 1.0), described(10, 0.5), described(60_000, 5.0, 0.1)], ids=str)
-def test_epsilon_and_delta_are_inverse(mean: MeanRatio) -> None:
+def test_epsilon_and_delta_are_inverse(mean: Identical) -> None:
     for rounds in (1, 20, 5000):
         parts = ((mean, rounds),)
         for delta in (1e-3, 1e-8, 1e-12):
@@ -177,7 +178,7 @@ def test_the_worse_direction_is_the_larger_of_the_two() -> None:
     assert reverse.upper < forward.lower
 
 
-def renyi_epsilon(mean: MeanRatio, rounds: int, delta: float) -> float:
+def renyi_epsilon(mean: Identical, rounds: int, delta: float) -> float:
     """The forward RDP guarantee over whole orders."""
     k = np.arange(2.0, 257.0)
     curve = rounds * moments.log_moments(mean, 256)[2:] / (k - 1)
@@ -365,7 +366,7 @@ def test_mixtures_of_tests_are_as_good_as_the_bound(
     users: int, scale: float, rate: float, weight: float, rounds: int, fpr: float
 ) -> None:
     """Poor tests between good ones do not count: the true positive rate has the accuracy asked for."""
-    mean = MeanRatio(ratio=Ratio(scale=scale, rate=rate), users=users, weight=weight)
+    mean = Identical(ratio=Lognormal(scale=scale, rate=rate), users=users, weight=weight)
     for accuracy in (1e-3, 1e-4):
         found = pld.tradeoff(((mean, rounds),), [fpr], accuracy)[0]
         assert fpr < found.lower

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shoal import prices
-from shoal.ratio import Ratio
+from shoal.ratio import Lognormal
 
 
 def some_law(seed, size=40):
@@ -118,7 +118,7 @@ def test_moments_of_one_report(order, way, scale):
     reach = 20.0 / scale
     gap = np.expm1(np.linspace(-reach, reach, 2001))
     bound = prices.of_report(gap, scale, 0.4)
-    exact = Ratio(scale=scale, rate=0.4).log_moments(np.array([order]))[0]
+    exact = Lognormal(scale=scale, rate=0.4).log_moments(np.array([order]))[0]
     found = prices._log_moment(bound, order, way, scale, 0.4)
     assert exact <= found <= 1.01 * exact
 
@@ -129,4 +129,4 @@ def test_moments_of_a_law_that_is_cut():
     for way in ("forward", "reverse"):
         found = law.log_moments(np.array([2.0, 10.0, 500.0]), way, 2.0, 1.0)
         assert np.all(np.isfinite(found))
-        assert np.all(found <= Ratio(scale=2.0).log_moments(np.array([2.0, 10.0, 500.0])) * (1 + 1e-9))
+        assert np.all(found <= Lognormal(scale=2.0).log_moments(np.array([2.0, 10.0, 500.0])) * (1 + 1e-9))

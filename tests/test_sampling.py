@@ -23,7 +23,8 @@ from shoal import (
 )
 from shoal.mechanisms import from_dict
 from shoal.opposite import Opposite
-from shoal.ratio import MeanRatio, Ratio
+from shoal.ratio import Lognormal
+from shoal.rounds import Identical
 from shoal.swap import Real, Swap, Worst
 
 ADJACENCIES = ("zero-out", "replace")
@@ -105,7 +106,7 @@ def test_no_other_vectors_are_worse(kind, adjacency):
 def test_the_line_agrees_with_the_law_of_a_ratio(rate, sigma):
     """Two engines for Poisson sampling and zero-out: brackets of one number."""
     line = Worst(swap=Swap(scale=sigma, rate=rate, here=1.0, there=0.0, other=0.0), stand_in=0.0)
-    mean = MeanRatio(ratio=Ratio(scale=sigma), users=1, weight=rate)
+    mean = Identical(ratio=Lognormal(scale=sigma), users=1, weight=rate)
     for rounds, delta in [(1, 1e-11), (300, 1e-8)]:
         one, other = (pld.epsilons(((part, rounds),), [delta], 1e-4)[0] for part in (line, mean))
         assert one.lower <= other.upper
@@ -274,7 +275,7 @@ def test_the_maximum_is_the_test_of_chua_et_al():
     whole = ShuffledEpochs(steps=steps, sigma=sigma).delta(epsilon=epsilon)
     assert whole.lower >= found.lower
     # The likelihood ratio of the same crowd, tested at its best threshold, shows no less.
-    best = Opposite(mean=MeanRatio(ratio=Ratio(scale=sigma), users=steps), loss=epsilon)
+    best = Opposite(mean=Identical(ratio=Lognormal(scale=sigma), users=steps), loss=epsilon)
     assert whole.lower >= pld.deltas(((best, 1),), [epsilon], 1.0)[0].lower * 0.999
 
 

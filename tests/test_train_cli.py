@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
 
 from shoal import ShuffledCheckIn
+from shoal.cli import live
 from shoal.cli.app import app
 from shoal.cli.recipes import PRESETS
 
@@ -193,3 +195,14 @@ def test_the_opacus_example(tmp_path):
     m = ShuffledCheckIn(users=5000, rate=0.2, sigma=0.5, crowd="identical")
     assert f"identical crowd: {float(m.epsilon(delta=1e-5, rounds=30)):.4f}" in done.stdout
     assert "times sqrt(B): 15.8" in done.stdout
+
+
+@pytest.mark.parametrize(("spent", "words"), [(40, ""), (41, "1 round may"), (60, "20 rounds may")])
+def test_a_resumed_run_says_how_many_rounds_are_counted_twice(spent, words):
+    """Rounds that may have been sent before it stopped: as many as there can be since the last checkpoint."""
+    m = ShuffledCheckIn(users=100, rate=0.5, sigma=2.0)
+    config = SimpleNamespace(mechanism=m, private=True, epsilon=None, clip=1.0, data="digits", seed=None)
+    run = SimpleNamespace(config=config, spent=spent, done=40, rounds=100, clients=SimpleNamespace(users=100))
+    text = live._opening(run, pathlib.Path("runs/a"))
+    assert ("counted twice" in text) == bool(words)
+    assert words in text

@@ -6,12 +6,14 @@ The order of known pages is fixed here; a page that is not there is left out, an
 import html
 import pathlib
 import re
+from collections.abc import Iterator
 
 from latex2mathml.converter import convert
 
 SECTIONS = {
     "Start": ("index.md",),
     "How to": (
+        "howto/choose.md",
         "howto/explore.md",
         "howto/account.md",
         "howto/calibrate.md",
@@ -40,6 +42,9 @@ SECTIONS = {
     "Reference": (
         "reference/mechanisms.md",
         "reference/accounting.md",
+        "reference/command.md",
+        "reference/learning.md",
+        "reference/flower.md",
         "reference/integrations.md",
         "reference/paper.md",
         "reference/internals.md",
@@ -64,8 +69,23 @@ def on_config(config):
     return config
 
 
+def help_pages(*path: str) -> Iterator[str]:
+    """The help of a command and of all below it, as a terminal of 80 columns shows it."""
+    from typer.testing import CliRunner
+
+    from shoal.cli.app import app
+
+    text = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "80"}).stdout
+    yield f"## {' '.join(('shoal', *path))}\n\n```text\n{text.rstrip()}\n```\n"
+    listed = re.search(r"^Commands:\n((?:  .*\n)+)", text, re.MULTILINE)
+    for name in re.findall(r"^  (\S+)", listed.group(1) if listed else "", re.MULTILINE):
+        yield from help_pages(*path, name)
+
+
 def on_page_markdown(markdown, page, config, files):
-    """A link to a file of the repository that is no page becomes its name."""
+    """A link to a file of the repository that is no page becomes its name; the help of the command is filled in."""
+    if "<!-- help -->" in markdown:
+        markdown = markdown.replace("<!-- help -->", "\n".join(help_pages()))
     return _OUT.sub(
         lambda m: f"{m.group(1)} (`{m.group(2)}`)" if m.group(1) != m.group(2) else f"`{m.group(2)}`", markdown
     )

@@ -34,14 +34,14 @@ def epsilons() -> None:
         [
             Line(label="no shuffler (local)", x=SIGMAS, upper=local),
             Line(label="any crowd, the theorem alone", x=SIGMAS, upper=plain),
-            Line(label="any crowd, with groups: the guarantee", x=SIGMAS, upper=anyone),
-            Line(label="all others opposite: at least this much", x=SIGMAS, upper=opposite),
+            Line(label="any crowd, with groups: the guarantee", x=SIGMAS, upper=anyone, lower=opposite),
             Line(label="all others identical", x=SIGMAS, upper=identical),
         ],
         IMAGES / "guarantee.png",
         title=f"One round of {USERS:,} users, zero-out, δ = {DELTA:g}",
         xlabel="noise multiplier σ",
         ylabel="ε",
+        note="The lower edge of the band: all others opposite.",
     )
 
 

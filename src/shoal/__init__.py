@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from shoal import audit as audit
     from shoal import calibrate as calibrate
     from shoal import paper as paper
+    from shoal import worth as worth
     from shoal.accountant import Accountant as Accountant
     from shoal.accountant import Entry as Entry
     from shoal.answers import AccuracyWarning as AccuracyWarning
@@ -55,6 +56,7 @@ _HOME = {
     "audit": "",
     "calibrate": "",
     "paper": "",
+    "worth": "",
 }
 
 __all__ = [*_HOME, "__version__"]  # noqa: PLE0604 (the table above is the one list of public names)

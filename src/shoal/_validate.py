@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
+from shoal.numeric import FloatArray
+
 Numbers = Sequence[float] | npt.NDArray[Any]
 """Many values of a question: the answer is an array."""
 

@@ -1,13 +1,26 @@
-"""Many different rounds together: a ledger, and the privacy of all that it lists."""
+"""Many different rounds together: a ledger, and the privacy of all that it lists.
+
+*Many numbers of users.* A round among any crowd costs some tenths of a second to analyse, and in practice every round
+has its own number of users. Fewer users are never more private: of n users' reports a server that is told one of
+them holds n - 1 (of a sample of m among n users, told who was drawn, m or m - 1 among n - 1; and m reports, one of
+them thrown away, are m - 1). So where rounds differ in their users only, and in more than a few numbers of them,
+upper bounds count the users of each class of rounds *down* to the fewest in it. More users are never less private
+in a crowd of one place: a server can add reports from there by itself. So lower bounds count users *up* to the most
+in their class. The classes are those that add least to the sum of 1 / users, about what rounds cost.
+"""
 
 from __future__ import annotations
 
+import html
+import itertools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, overload
 
+import numpy as np
+
 from shoal import _validate, pld, sampling  # noqa: F401 (sampling adds its mechanisms to those that can be restored)
-from shoal._validate import FloatArray, Numbers
+from shoal._validate import Numbers
 from shoal.answers import (
     ADVANTAGE,
     DELTA,
@@ -25,8 +38,17 @@ from shoal.answers import (
 )
 from shoal.interval import Interval
 from shoal.mechanisms import Mechanism, bounds, from_dict, run
+from shoal.numeric import FloatArray
 
 STATE_VERSION = 1
+
+CLASSES, CLASSES_SAMPLED = 6, 2
+"""The most different numbers of users for which otherwise equal rounds among any crowd are analysed.
+
+A sample of fixed size takes several times as long to analyse."""
+
+_STARTS = 512
+"""The most numbers of users that are tried as the fewest of a class."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +103,31 @@ class Accountant:
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.ledger)
 
+    def __repr__(self) -> str:
+        return f"<Accountant: {_rounds(len(self))}, {len(self._counts)} different>"
+
+    def _rows(self) -> list[tuple[str, str, str, str]]:
+        """The ledger in words, and what the rounds have in common."""
+        return [
+            (f"{r:,}", m.label, m.settings, f"{m.adjacency}, {getattr(m, 'crowd', 'no')} crowd")
+            for m, r in self._counts.items()
+        ]
+
+    def _repr_markdown_(self) -> str:
+        rows = "".join(f"| {' | '.join(row)} |\n" for row in self._rows())
+        return f"**Accountant**: {_rounds(len(self))}\n\n| {' | '.join(_HEADS)} |\n|---|---|---|---|\n{rows}"
+
+    def _repr_html_(self) -> str:
+        heads = "".join(f"<th>{name}</th>" for name in _HEADS)
+        cells = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in self._rows())
+        rows = "".join(f"<tr>{row}</tr>" for row in cells)
+        return f"<p><b>Accountant</b>: {_rounds(len(self))}</p><table><tr>{heads}</tr>{rows}</table>"
+
     def _bounds(self, times: int = 1) -> Bounds:
-        return bounds((m, r * times) for m, r in self._counts.items())
+        counted = _counted(self._counts)
+        below = bounds((line.most, line.rounds * times) for line in counted)
+        above = bounds((line.fewest, line.rounds * times) for line in counted)
+        return Bounds(upper=above.upper, identical=below.identical, opposite=below.opposite)
 
     @overload
     def epsilon(self, *, delta: float, method: Method = ..., orders: Any = ..., accuracy: float = ...) -> Interval: ...
@@ -142,8 +187,15 @@ class Accountant:
             runs=tuple(run(m, r) for m, r in self._counts.items()), adjacency=every[0].adjacency,
             crowd=crowds.pop() if len(crowds) == 1 else "mixed" if crowds else None,
             assumption=_each(m.assumption for m in every), trust=_each(m.trust for m in every), method=method,
-            asked=asked, given=float(given), answer=answer, accuracy=accuracy, numerical=part,
+            asked=asked, given=float(given), answer=answer, accuracy=accuracy, numerical=part, note=self._note(),
         )  # fmt: skip
+
+    def _note(self) -> str:
+        """What was done to stay quick, if anything."""
+        before, after = len(self._counts), len(_counted(self._counts))
+        if before == after:
+            return ""
+        return f"{before:,} different rounds are analysed as {after:,}, their users counted down, which is never better"
 
     def rdp(self, orders: Any, *, direction: Literal["worse", "forward", "reverse"] = "worse") -> FloatArray:
         """Rényi DP of everything so far."""
@@ -177,6 +229,72 @@ class Accountant:
                 raise type(error)(f"ledger entry {number}: {error}") from None
         self._counts = fresh._counts
         return self
+
+
+_HEADS = ("rounds", "mechanism", "settings", "adjacency and crowd")
+
+
+def _rounds(count: int) -> str:
+    return "one round" if count == 1 else f"{count:,} rounds"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Class:
+    """Rounds that are equal but for their users: the mechanism with the fewest and that with the most of them."""
+
+    fewest: Mechanism
+    most: Mechanism
+    rounds: int
+
+
+def _counted(counts: Mapping[Mechanism, int]) -> list[_Class]:
+    """The rounds, in few classes where they differ in their users only."""
+    alike: dict[Any, list[Mechanism]] = {}
+    for m in counts:
+        any_crowd = getattr(m, "crowd", None) == "any"
+        alike.setdefault(tuple(sorted((m.to_dict() | {"users": None}).items())) if any_crowd else m, []).append(m)
+    found = []
+    for group in alike.values():
+        if len(group) == 1:
+            found.append(_Class(fewest=group[0], most=group[0], rounds=counts[group[0]]))
+            continue
+        of_users = {m.users: m for m in group}  # type: ignore[attr-defined]
+        most = CLASSES_SAMPLED if hasattr(group[0], "sample") else CLASSES
+        for one in _classes({n: counts[m] for n, m in of_users.items()}, most):
+            total = sum(counts[of_users[n]] for n in one)
+            found.append(_Class(fewest=of_users[one[0]], most=of_users[one[-1]], rounds=total))
+    return found
+
+
+def _classes(users: Mapping[int, int], most: int) -> list[list[int]]:
+    """The numbers of users (with how many rounds have them) in so many classes at most, from the fewest up.
+
+    Of all ways to cut the sorted numbers, the one with the least sum of rounds / fewest users of the class, by
+    dynamic programming over where a class starts.
+    """
+    if len(users) <= most:
+        return [[n] for n in users]
+    every = np.array(sorted(users), dtype=np.int64)
+    rounds = np.cumsum([0, *(users[n] for n in every.tolist())])
+    starts = np.unique(np.linspace(0, len(every) - 1, min(_STARTS, len(every))).round().astype(int))
+    ends = np.append(starts[1:], len(every))
+    # price[i, j]: one class from start i to the end of the piece j
+    price = (rounds[ends][None, :] - rounds[starts][:, None]) / every[starts][:, None]
+    price = np.where(ends[None, :] > starts[:, None], price, np.inf)
+    best, cuts = price[0], []
+    for _ in range(most - 1):
+        # the classes before end with the piece i - 1
+        total = np.vstack([best, best[:-1, None] + price[1:]])
+        cuts.append(np.argmin(total, axis=0))
+        best = total.min(axis=0)
+    last, edges = len(starts) - 1, [len(every)]
+    for cut in reversed(cuts):
+        start = int(cut[last])
+        if start:
+            edges.append(int(starts[start]))
+            last = start - 1
+    edges = sorted({0, *edges})
+    return [every[a:b].tolist() for a, b in itertools.pairwise(edges)]
 
 
 def _each(texts: Iterable[str]) -> str:

@@ -24,11 +24,10 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from shoal import _validate, crowd, pld, rdp
-from shoal._validate import FloatArray
-from shoal.compose import Parts, Round
+from shoal.compose import Parts
 from shoal.interval import Interval, outwards, rounded, short
-from shoal.opposite import Opposite
-from shoal.ratio import MeanRatio
+from shoal.numeric import DIRECTIONS, FloatArray
+from shoal.rounds import Round
 
 Method = Literal["tight", "rdp"]
 Asked = Literal["epsilon", "delta"]
@@ -192,52 +191,40 @@ class How:
     def _below(self, parts: Bounds, value: float, question: Question, upper: float) -> float:
         """The better of two crowds that can really happen."""
         attack, lower = parts.opposite, 0.0
-        # Of the same move the opposite crowd shows more than the identical one, but for its round-off with many users.
-        if not all(_shows_more(*pair) for pair in zip(attack, parts.identical, strict=True)):
+        together = zip(attack, parts.identical, strict=True)
+        if not all(worse.surely_shows(ideal, rounds) for (worse, rounds), (ideal, _) in together):
             lower = question.tight(parts.identical, value, max(self.accuracy, 1e-2)).lower
             lower = _sure(parts.identical, value, question, lower)
         if attack == parts.identical:
             return lower
         # An attack has the resolution it has: no accuracy is asked for.
-        if len(attack) > 1 or attack[0][1] > 1 or not isinstance(attack[0][0], Opposite):
+        if len(attack) > 1 or attack[0][1] > 1:
             return max(lower, _sure(attack, value, question, question.tight(attack, value, 1.0).lower))
-        found = self._aimed(attack[0][0], value, question, lower, upper, guess=upper)
+        found = _tuned(attack[0][0], value, question, lower, upper, guess=upper)
         # From far above it may miss what the other crowd shows: once more from there.
-        return (
-            found
-            if found > lower or lower == 0.0
-            else self._aimed(attack[0][0], value, question, lower, upper, guess=lower)
-        )
+        if found > lower or lower == 0.0:
+            return found
+        return _tuned(attack[0][0], value, question, lower, upper, guess=lower)
 
-    def _aimed(
-        self, attack: Opposite, value: float, question: Question, lower: float, upper: float, *, guess: float
-    ) -> float:
-        """The best test of one round is known once the answer is: from a guess first, then from what that finds."""
-        for _ in range(6):
-            loss = min(question.threshold(value, guess), 20.0)
-            before, guess = lower, question.tight(((replace(attack, loss=loss), 1),), value, 1.0).lower
-            lower = max(lower, guess)
-            if lower <= 1.002 * before or guess >= 0.995 * upper:
-                break
-        return lower
+
+def _tuned(attack: Round, value: float, question: Question, lower: float, upper: float, *, guess: float) -> float:
+    """The best test of one round is known once the answer is: from a guess first, then from what that finds."""
+    for _ in range(6):
+        best = ((attack.tuned(min(question.threshold(value, guess), 20.0)), 1),)
+        before, guess = lower, _sure(best, value, question, question.tight(best, value, 1.0).lower)
+        lower = max(lower, guess)
+        if lower <= 1.002 * before or guess >= 0.995 * upper:
+            break
+    return lower
 
 
 _FINEST = 1e-4
 """No accuracy below this makes the law of any crowd finer still."""
 
-_SURE = 10**6
-"""Up to so many users times rounds the round-off of an attack is not felt."""
-
-
-def _shows_more(attack: tuple[MeanRatio | Round, int], ideal: tuple[MeanRatio | Round, int]) -> bool:
-    """Whether an attack on the opposite crowd is surely better than one on the identical crowd."""
-    worse, rounds = attack
-    return isinstance(worse, Opposite) and worse.mean == ideal[0] and worse.users * rounds <= _SURE
-
 
 def _sure(parts: Parts, value: float, question: Question, lower: float) -> float:
     """What attacks show, as far as eps goes for which they were made."""
-    most = min(getattr(part, "epsilon_max", math.inf) for part, _ in parts)
+    most = min(part.epsilon_max for part, _ in parts)
     if question is EPSILON:
         return min(lower, most)
     return 0.0 if question is DELTA and value > most else lower
@@ -310,10 +297,10 @@ def ask_power(parts: Bounds, fpr: Any, accuracy: Any) -> Any:
 
 def ask_rdp(parts: Bounds, orders: Any, direction: str) -> FloatArray:
     """Rényi DP of `parts` at one or many orders; always an array."""
-    _validate.choice("direction", direction, ("worse", *rdp.DIRECTIONS))
+    _validate.choice("direction", direction, ("worse", *DIRECTIONS))
     checked = _validate.orders(orders)
     worst: FloatArray = np.max(
-        [rdp.rdp(parts.upper, checked, d) for d in rdp.DIRECTIONS if direction in ("worse", d)], axis=0
+        [rdp.rdp(parts.upper, checked, d) for d in DIRECTIONS if direction in ("worse", d)], axis=0
     )
     return worst
 
@@ -340,7 +327,7 @@ class Statement:
     """One whole answer: what was run, what is claimed about it, and all that the claim rests on.
 
     `asked` names the one of epsilon and delta that was computed; the other was given. `trust` and `assumption` have a
-    line for each different one among the runs.
+    line for each different one among the runs. `note` says what else the number rests on, if anything.
     """
 
     runs: tuple[Run, ...]
@@ -355,6 +342,7 @@ class Statement:
     accuracy: float
     numerical: float = 0.0
     """About how much of the width is due to resolution; for any crowd, whose upper end is a theorem's."""
+    note: str = ""
 
     @property
     def gap(self) -> float:
@@ -400,20 +388,42 @@ class Statement:
         """The whole guarantee in one sentence, every number rounded to the safe side."""
         ends = {self.asked: rounded(self.answer.upper), _OTHER[self.asked]: short(self.given)}
         total = sum(run.rounds for run in self.runs)
-        first = self.runs[0]
-        if len(self.runs) == 1:
+        runs = _alike(self.runs)
+        first = runs[0]
+        if len(runs) == 1:
             times = "one round" if total == 1 else f"{total:,} rounds together"
             what = f"{times} of {first.label} ({first.settings})"
-        elif len(self.runs) <= _NAMED:
-            what = f"{', '.join(map(str, self.runs[:-1]))} and {self.runs[-1]} together"
+        elif len(runs) <= _NAMED:
+            what = f"{', '.join(map(str, runs[:-1]))} and {runs[-1]} together"
         else:
-            labels = " and ".join(dict.fromkeys(run.label for run in self.runs))
+            labels = " and ".join(dict.fromkeys(run.label for run in runs))
             what = f"{total:,} rounds together of {labels} (with {len(self.runs)} different settings)"
         return (
             f"{what[0].upper()}{what[1:]} {'is' if total == 1 else 'are'} "
             f"({ends['epsilon']}, {ends['delta']})-differentially private for {self.adjacency} adjacency, "
-            f"assuming {self.assumption}; {self.trust}; method: {self.how()}."
+            f"assuming {self.assumption}; {self.trust}; method: {self.how()}{'; ' if self.note else ''}{self.note}."
         )
+
+    def plain(self) -> str:
+        """The guarantee for people who do not know epsilon: what an attacker gains, as cases in a hundred.
+
+        By (epsilon, delta)-differential privacy a test with false positive rate f has a true positive rate of at most
+        `e^epsilon f + delta`. Every number is rounded up.
+        """
+        if math.isinf(self.epsilon) or self.epsilon > 700.0:
+            return "In plain words: this protects nobody."
+        ratio = math.nextafter(math.exp(self.epsilon) * (1.0 + 1e-15), math.inf)
+        found = min(100.0, ratio + 100.0 * self.delta)
+        other = "had been left out" if self.adjacency == "zero-out" else "had been any other"
+        text = (
+            f"In plain words: whoever has seen the whole output can hardly tell whether one user's data was used "
+            f"or {other}. A test that is wrong in 1 of 100 cases where it {other} is right in at most "
+            f"{rounded(found, digits=4)} of 100 where it was used; guessing is right in 1."
+        )
+        if found >= _WEAK:
+            text = text.replace("can hardly tell", "may well tell")
+            return f"{text} Few would accept that as protection."
+        return text
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain data (JSON will do): numbers as they are, the sentence with them."""
@@ -433,7 +443,9 @@ class Statement:
                 "numerical": self._part(self.numerical),
                 "gap": self._part(self.gap),
             },
+            "note": self.note,
             "guarantee": self.sentence(),
+            "plain": self.plain(),
         }
 
     def __str__(self) -> str:
@@ -443,13 +455,14 @@ class Statement:
         """What a notebook or a page shows of it, row by row."""
         symbols = {"epsilon": "ε", "delta": "δ"}
         return [
-            ("rounds", "; ".join(map(str, self.runs))),
+            ("rounds", "; ".join(map(str, _alike(self.runs)))),
             (symbols[_OTHER[self.asked]], short(self.given)),
             (symbols[self.asked], f"at most {rounded(self.answer.upper)}"),
             ("adjacency", self.adjacency),
             ("assumes", self.assumption),
             ("trust", self.trust),
             ("method", self.how()),
+            *([("note", self.note)] if self.note else []),
         ]
 
     def _repr_markdown_(self) -> str:
@@ -463,6 +476,30 @@ class Statement:
 
 _NAMED = 4
 """A sentence spells out so many runs; the data has all of them."""
+
+_WEAK = 10.0
+"""From so many of 100 cases on that a test finds, where guessing finds one, a guarantee is called weak."""
+
+
+def _alike(runs: tuple[Run, ...]) -> tuple[Run, ...]:
+    """Runs for a sentence: where they are many, one for all that differ in the number of users only."""
+    if len(runs) <= _NAMED:
+        return runs
+    found: dict[tuple[Any, ...], list[Run]] = {}
+    for one in runs:
+        rest = tuple((k, v) for k, v in one.mechanism.items() if k != "users")
+        found.setdefault(rest, []).append(one)
+    return tuple(_together(same) for same in found.values())
+
+
+def _together(same: list[Run]) -> Run:
+    if len(same) == 1:
+        return same[0]
+    users = [one.mechanism["users"] for one in same]
+    here = f"users = {short(users[0])}"
+    words = same[0].settings.replace(here, f"users = {short(min(users))} to {short(max(users))}", 1)
+    return replace(same[0], settings=words, rounds=sum(one.rounds for one in same))
+
 
 _OTHER: dict[str, Asked] = {"epsilon": "delta", "delta": "epsilon"}
 

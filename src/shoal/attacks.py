@@ -33,11 +33,11 @@ import numpy as np
 from scipy import special
 
 from shoal import panels
-from shoal._validate import FloatArray
-from shoal.law import Direction, Pair, Side
-from shoal.ratio import Ratio
+from shoal.law import Pair
+from shoal.numeric import UNIT, USERS_MAX, Direction, FloatArray, Side
+from shoal.ratio import Lognormal
+from shoal.rounds import Round
 
-_UNIT = 2.0**-53
 _SPAN = 12.0
 """Outputs are clipped to this many deviations beyond the places where they can have their mean."""
 
@@ -61,7 +61,7 @@ def _masses(cuts: FloatArray, mean: float) -> tuple[FloatArray, float]:
     inner = np.where(z[1:] <= 0.0, np.diff(below), -np.diff(above))
     size = np.maximum(np.minimum(below[1:], above[:-1]), 1e-300)
     error = float(np.max(size * (2.0 + z[1:] ** 2) / np.maximum(inner, 1e-300), initial=2.0 + _SPAN**2))
-    return np.concatenate([below[:1], inner, above[-1:]]), 16.0 * _UNIT * error
+    return np.concatenate([below[:1], inner, above[-1:]]), 16.0 * UNIT * error
 
 
 def _pair(p: FloatArray, q: FloatArray, error: float, side: Side, direction: Direction, missing: float) -> Pair:
@@ -77,24 +77,26 @@ def _pair(p: FloatArray, q: FloatArray, error: float, side: Side, direction: Dir
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Attack:
+class _Attack(Round):
     """An attack as a round: what `shoal.compose` asks of one."""
-
-    least_scale: ClassVar[float] = 0.0
-    """It needs no law of a mean of ratios, whose range of scales is limited."""
 
     scale: float
     steps: int
 
     @property
-    def users(self) -> int:
+    def users(self) -> int:  # type: ignore[override]
         return self.steps
 
     @property
-    def weight(self) -> float:
+    def weight(self) -> float:  # type: ignore[override]
         return 1.0
 
-    def log_moments(self, orders: FloatArray, direction: Direction) -> FloatArray:
+    @property
+    def is_in_range(self) -> bool:
+        # It needs no law of a mean of ratios, whose range of scales is limited.
+        return self.steps <= USERS_MAX
+
+    def log_moments(self, orders: FloatArray, direction: Direction, *, quick: bool = False) -> FloatArray:
         raise ValueError("an attack has no Rényi divergence from above")
 
 
@@ -112,12 +114,12 @@ class Allocation(_Attack):
     clipped: bool = True
 
     @property
-    def ratio(self) -> Ratio:
+    def ratio(self) -> Lognormal:  # type: ignore[override]
         """All of the record's outputs in the clear are one report with `picks` times the precision."""
-        return Ratio(scale=self.scale / math.sqrt(self.picks))
+        return Lognormal(scale=self.scale / math.sqrt(self.picks))
 
-    def limited(self, users: int, scale: float) -> Allocation:
-        """An attack is what it is."""
+    def limited(self) -> Allocation:
+        # An attack is what it is.
         return self
 
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
@@ -160,7 +162,7 @@ class _Lattice:
         mass = np.convolve(self.mass, other.mass)
         low = int(np.searchsorted(np.cumsum(mass), _TRIM))
         high = len(mass) - int(np.searchsorted(np.cumsum(mass[::-1]), _TRIM))
-        error = self.error + other.error + (min(len(self.mass), len(other.mass)) + 8.0) * _UNIT
+        error = self.error + other.error + (min(len(self.mass), len(other.mass)) + 8.0) * UNIT
         return _Lattice(start=self.start + other.start + low, mass=mass[low:high], error=error)
 
 
@@ -223,11 +225,11 @@ class Maximum(_Attack):
     """The largest of `steps` outputs, one of which has its mean at 2 (P) or 1 (Q) in units of C."""
 
     @property
-    def ratio(self) -> Ratio:
-        return Ratio(scale=self.scale)
+    def ratio(self) -> Lognormal:  # type: ignore[override]
+        return Lognormal(scale=self.scale)
 
-    def limited(self, users: int, scale: float) -> Maximum:
-        """An attack is what it is."""
+    def limited(self) -> Maximum:
+        # An attack is what it is.
         return self
 
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
@@ -249,7 +251,7 @@ def _largest(cuts: FloatArray, steps: int, place: float) -> tuple[FloatArray, Fl
     parts = (steps - 1.0) * special.log_ndtr(cuts), special.log_ndtr(cuts - place)
     log_law = parts[0] + parts[1]
     rise = np.diff(log_law)
-    wrong = 16.0 * _UNIT * (1.0 + (np.abs(cuts) + place) ** 2) * -log_law
+    wrong = 16.0 * UNIT * (1.0 + (np.abs(cuts) + place) ** 2) * -log_law
     with np.errstate(divide="ignore", invalid="ignore"):
-        error = np.where(rise > 0.0, (wrong[1:] + wrong[:-1]) / rise + wrong[1:] + 16.0 * _UNIT, math.inf)
+        error = np.where(rise > 0.0, (wrong[1:] + wrong[:-1]) / rise + wrong[1:] + 16.0 * UNIT, math.inf)
     return -np.exp(log_law[1:]) * np.expm1(-rise), error

@@ -159,7 +159,9 @@ def users(
 
     found = _fewest(excess, first, _validate.USERS_MAX, rising=False)
     if found > _validate.USERS_MAX:
-        raise UnreachableError(f"epsilon must be reachable, got {target.epsilon}, which no number of users meets")
+        raise UnreachableError(
+            f"epsilon must be reachable, got {target.epsilon}: none found up to {_validate.USERS_MAX:,} users"
+        )
     return found
 
 

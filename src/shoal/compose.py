@@ -46,49 +46,18 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
 
 import numpy as np
 from scipy import special
 
-from shoal._validate import FloatArray
-from shoal.law import Direction, Pair, Side, mean_law
+from shoal.law import Pair
 from shoal.levels import Cells, Share, added, deposit, in_order, rebased
-from shoal.ratio import MeanRatio, Ratio
+from shoal.numeric import SIDES, UNIT, Direction, FloatArray, Side
+from shoal.rounds import Round, Source
 
-
-class Round(Protocol):
-    """A round that is not the mean of one ratio, but knows how to make its pairs."""
-
-    def __hash__(self) -> int: ...
-
-    @property
-    def ratio(self) -> Ratio: ...
-
-    @property
-    def users(self) -> int: ...
-
-    @property
-    def weight(self) -> float: ...
-
-    def limited(self, users: int, scale: float) -> Round: ...
-
-    def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair: ...
-
-    def test_error(self, half: int, budget: float) -> tuple[float, float]: ...
-
-    def log_moments(self, orders: FloatArray, direction: Direction) -> FloatArray: ...
-
-
-Parts = tuple[tuple[MeanRatio | Round, int], ...]
+Parts = tuple[tuple[Round, int], ...]
 """Different rounds and how often each is run."""
 
-Source = Literal["both", "upper", "lower"]
-"""Cells of both sides together, or of one whose offsets are 0."""
-
-SIDES: tuple[Side, Side] = ("upper", "lower")
-
-_UNIT = 2.0**-53
 _REACH = 6.0
 """Level 0 reaches to between half and all of this many typical distances from the centre."""
 
@@ -201,32 +170,19 @@ def _base(scale: float, half: int) -> int:
 
 
 @functools.lru_cache(maxsize=64)
-def _round(mean: MeanRatio | Round, half: int, budget: float, direction: Direction, source: Source) -> _Losses:
+def _round(mean: Round, half: int, budget: float, direction: Direction, source: Source) -> _Losses:
     """One round on the grid."""
-    if isinstance(mean, MeanRatio) and source == "both":
-        law = mean_law(mean, half, budget)
-        above, below = (law.log_ratio(side, direction) for side in SIDES)
-        there = above > -np.inf
-        reverse = direction == "reverse"
-        # S = 0 from above: no top mass forward, all of it at an infinite loss in reverse.
-        extra = float(law.mass[~there].sum()) * (1.0 + 1e-9) if reverse else 0.0
-        above, below, mass = above[there], below[there], law.mass[there]
-        loss, u = (-above, mass) if reverse else (above, mass * np.exp(above))
-        w, infinite, lost = u * np.expm1(below - above), law.cut[direction] + extra, law.cut[direction]
-        relative = law.mass_error
-    else:
-        pair = _pair(mean, half, budget, "lower" if source == "lower" else "upper", direction)
-        loss, u, w, infinite, lost = pair.loss, pair.top, np.zeros_like(pair.top), pair.infinite, -pair.infinite
-        relative = 0.0
+    found = mean.atoms(half, budget, direction, source)
+    loss, u, w = found.loss, found.top, found.offset
     centre, scale = _middle(loss, u)
     rule, base = _LossRule(direction=direction, bare=source == "upper"), _base(scale, half)
     masses, moments = deposit(rule, loss - centre, u, w, half, base)
     cells = _Losses(
         base=base, mass=masses, moment=moments, rule=rule, centre=centre,
-        infinite=infinite + _SMALL, lost=lost + _SMALL, relative=relative + 64.0 * _UNIT, jitter=0.0,
-        slip=4.0 * _UNIT * (float(np.abs(loss).max()) + abs(centre)),
+        infinite=found.infinite + _SMALL, lost=found.lost + _SMALL, relative=found.relative + 64.0 * UNIT, jitter=0.0,
+        slip=4.0 * UNIT * (float(np.abs(loss).max()) + abs(centre)),
     )  # fmt: skip
-    return replace(cells, jitter=64.0 * _UNIT * cells.offset)
+    return replace(cells, jitter=64.0 * UNIT * cells.offset)
 
 
 def _clipped(a: _Losses, allowance: float) -> _Losses:
@@ -247,7 +203,7 @@ def _rebase(a: _Losses, base: int) -> _Losses:
     if base <= a.base:
         return a
     mass, moment = rebased(a.rule, a, base)
-    steps = 16.0 * (base - a.base) * _UNIT
+    steps = 16.0 * (base - a.base) * UNIT
     moved = replace(a, base=base, mass=mass, moment=moment, relative=a.relative + steps)
     return replace(moved, jitter=a.jitter + steps * moved.offset)
 
@@ -260,12 +216,12 @@ def _fit(a: _Losses) -> _Losses:
     if centre:
         base = _base(scale, a.half)
         mass, moment = deposit(a.rule, y - centre, mass, a.moment[occupied], a.half, base)
-        slip = a.slip + 4.0 * _UNIT * (float(np.abs(y).max()) + abs(centre))
+        slip = a.slip + 4.0 * UNIT * (float(np.abs(y).max()) + abs(centre))
         a = replace(
             a, base=base, mass=mass, moment=moment, centre=a.centre + centre, slip=slip,
-            relative=a.relative + 64.0 * _UNIT,
+            relative=a.relative + 64.0 * UNIT,
         )  # fmt: skip
-        return replace(a, jitter=a.jitter + 64.0 * _UNIT * a.offset)
+        return replace(a, jitter=a.jitter + 64.0 * UNIT * a.offset)
     return _rebase(a, _base(scale, a.half))
 
 
@@ -283,7 +239,7 @@ def _drifted(a: _Losses) -> _Losses:
     if not a.rule.whole or a.rule.direction == "forward":
         return a
     factor = float(a.moment.sum()) / float(a.mass.sum())
-    return replace(a, moment=a.moment / factor, drift=a.drift + math.log(factor), relative=a.relative + 8.0 * _UNIT)
+    return replace(a, moment=a.moment / factor, drift=a.drift + math.log(factor), relative=a.relative + 8.0 * UNIT)
 
 
 def _suited(a: _Losses) -> _Losses:
@@ -301,7 +257,7 @@ def _together(a: _Losses, b: _Losses, allowance: float) -> _Losses:
         if a.rule.whole or b.rule.whole:
             a, b = _whole(a), _whole(b)
     mass, moment = added(a.rule, a, b)
-    step = (max(a.longest, b.longest) + 64.0) * _UNIT
+    step = (max(a.longest, b.longest) + 64.0) * UNIT
     relative, jitter = a.relative + b.relative + step, 0.0
     if not a.rule.whole:
         one, other = a.offset, b.offset
@@ -310,7 +266,7 @@ def _together(a: _Losses, b: _Losses, allowance: float) -> _Losses:
     both = _Losses(
         base=a.base, mass=mass, moment=moment, rule=a.rule, centre=a.centre + b.centre,
         infinite=a.infinite + b.infinite, lost=a.lost + b.lost, relative=relative, jitter=jitter,
-        slip=a.slip + b.slip + 2.0 * _UNIT * abs(a.centre + b.centre), drift=a.drift + b.drift,
+        slip=a.slip + b.slip + 2.0 * UNIT * abs(a.centre + b.centre), drift=a.drift + b.drift,
     )  # fmt: skip
     return _suited(_fit(_clipped(both, allowance)))
 
@@ -327,7 +283,7 @@ class _Look:
 
 
 @functools.lru_cache(maxsize=128)
-def _ladder(mean: MeanRatio | Round, look: _Look, rung: int) -> _Losses:
+def _ladder(mean: Round, look: _Look, rung: int) -> _Losses:
     """2^rung rounds."""
     if rung == 0:
         return _suited(_clipped(_round(mean, look.half, look.budget, look.direction, look.source), look.spare))
@@ -384,22 +340,22 @@ class Curve:
         if self.side == "upper":
             # gain falls with J: eps lies in the cell below the first J at which it is small enough
             place = min(len(self.gain) - int(np.searchsorted(self.gain[::-1], left, side="right")), len(self.gain) - 1)
-            part = max(0.0, (left - float(self.gain[place])) / float(self.base[place]) - 8.0 * _UNIT)
+            part = max(0.0, (left - float(self.gain[place])) / float(self.base[place]) - 8.0 * UNIT)
             value = float(self.loss[place]) + math.log1p(-part) if part < 1.0 else -math.inf
             if place:
                 value = max(value, float(self.loss[place - 1]))
-            return max(0.0, value + 4.0 * _UNIT * abs(value)) if value > 0.0 else 0.0
+            return max(0.0, value + 4.0 * UNIT * abs(value)) if value > 0.0 else 0.0
         excess = self.gain - left
         base = self.base + self.blur * np.sign(excess)
         with np.errstate(over="ignore"):
             x = np.divide(excess, base, out=np.full_like(excess, -1.0), where=base > 0.0)
         x = np.minimum(x, 1e300)  # what overflows counts as less: a smaller eps is a lower bound, too
-        x -= 8.0 * _UNIT * (1.0 + np.abs(x))
+        x -= 8.0 * UNIT * (1.0 + np.abs(x))
         sound = x > -1.0
         if not np.any(sound):
             return 0.0
         value = float(np.max(self.loss[sound] + np.log1p(x[sound])))
-        return max(0.0, value - 4.0 * _UNIT * abs(value))
+        return max(0.0, value - 4.0 * UNIT * abs(value))
 
     def slope(self, epsilon: float, delta: float) -> float:
         """`-d log(delta) / d eps`: the base mass above eps, times e^eps, over delta."""
@@ -445,7 +401,7 @@ def _gains(loss: FloatArray, base: FloatArray) -> FloatArray:
 
 def _reading(size: int) -> float:
     """The relative error of the sums made of this many masses."""
-    return (4.0 * size + 64.0) * _UNIT
+    return (4.0 * size + 64.0) * UNIT
 
 
 def _one_round(pair: Pair) -> Curve:
@@ -465,7 +421,7 @@ def _curves(rounds: _Losses) -> dict[Side, Curve]:
     mass, offset, y = (in_order(values) for values in (rounds.mass, rounds.moment, rounds.points()))
     there = mass > 0.0
     mass, offset, loss = mass[there], offset[there], rounds.centre + y[there]
-    slip = rounds.slip + 4.0 * _UNIT * float(np.abs(loss).max())
+    slip = rounds.slip + 4.0 * UNIT * float(np.abs(loss).max())
     # The parts' errors add up in the exponent: (1 + e)^T.
     error = math.expm1(min(rounds.relative * (1.0 + 1e-6), 600.0)) + _reading(len(loss))
     base = _discounted(loss, mass)
@@ -557,11 +513,7 @@ class Composition:
         """
         factor = extra = 0.0
         for mean, rounds in self.parts:
-            if isinstance(mean, MeanRatio):
-                law = mean_law(mean, self.half, self.budget)
-                error, cut = law.mass_error, max(law.cut.values())
-            else:
-                error, cut = mean.test_error(self.half, self.budget)
+            error, cut = mean.test_error(self.half, self.budget)
             factor += 2.1 * rounds * error
             extra += rounds * cut
         return math.exp(factor), extra
@@ -571,20 +523,18 @@ class Composition:
             mean = self.parts[0][0]
             return {side: _one_round(_pair(mean, self.half, self.budget, side, direction)) for side in SIDES}
         look = _Look(half=self.half, budget=self.budget, direction=direction, spare=spare, source="both")
-        if all(isinstance(mean, MeanRatio) for mean, _ in self.parts):
+        if all(mean.is_joint for mean, _ in self.parts):
             return _read(self.parts, look)
         return {side: _read(self.parts, replace(look, source=side))[side] for side in SIDES}
 
 
 @functools.lru_cache(maxsize=64)
-def _pair(mean: MeanRatio | Round, half: int, budget: float, side: Side, direction: Direction) -> Pair:
-    if isinstance(mean, MeanRatio):
-        return mean_law(mean, half, budget).pair(side, direction)
+def _pair(mean: Round, half: int, budget: float, side: Side, direction: Direction) -> Pair:
     return mean.pair(half, budget, side, direction)
 
 
 @functools.lru_cache(maxsize=64)
-def _log_moments(mean: MeanRatio | Round, half: int, budget: float, direction: Direction) -> tuple[float, FloatArray]:
+def _log_moments(mean: Round, half: int, budget: float, direction: Direction) -> tuple[float, FloatArray]:
     """Mass at infinity of one round from above, and `log E[e^(l loss)]` of the rest for some l (to 1e-9 up)."""
     pair = _pair(mean, half, budget, "upper", direction)
     log_top = np.log(np.maximum(pair.top, 1e-300))
@@ -592,9 +542,7 @@ def _log_moments(mean: MeanRatio | Round, half: int, budget: float, direction: D
     return pair.infinite, logs + 1e-9 * np.abs(logs) + 1e-12
 
 
-def upper_lattice(
-    mean: MeanRatio | Round, half: int, direction: Direction, step: float
-) -> tuple[int, FloatArray, float]:
+def upper_lattice(mean: Round, half: int, direction: Direction, step: float) -> tuple[int, FloatArray, float]:
     """One round from above: index of the first loss, top masses of the losses, and mass at infinity."""
     pair = _pair(mean, half, 1e-24, "upper", direction)
     low, high = float(pair.loss[0]), float(pair.loss[-1])

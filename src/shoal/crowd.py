@@ -20,16 +20,18 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
 from shoal import pld
-from shoal._validate import FloatArray
-from shoal.compose import Composition, Curve, Parts, Round
+from shoal.compose import Composition, Curve, Parts
 from shoal.exchange import Exchange
-from shoal.law import Direction, Pair, Side
+from shoal.law import Pair
+from shoal.numeric import DELTA_MIN, EPSILON_MAX, Direction, FloatArray, Side
 from shoal.prices import PricedLaw, Prices, law_of, of_report, of_sampled, smaller
-from shoal.ratio import MeanRatio, Ratio
+from shoal.ratio import Lognormal
+from shoal.rounds import Identical, Round
 
 _WAYS: tuple[Direction, Direction] = ("forward", "reverse")
 _SPLITS: FloatArray = np.linspace(0.3, 0.7, 41)
@@ -69,7 +71,7 @@ class ByZero:
             return 0.0
         while self.delta(high) > delta:
             low, high = high, 2.0 * high
-            if high > 2.0 * pld.EPSILON_MAX:
+            if high > 2.0 * EPSILON_MAX:
                 return math.inf
         while high - low > 1e-9 * high:
             middle = 0.5 * (low + high)
@@ -78,31 +80,40 @@ class ByZero:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Replace:
+class Replace(Round):
     """A round in which user 1 goes from one vector to another; `step` is the way to zero, or from it."""
 
     step: Exchange
 
+    is_above_only: ClassVar[bool] = True
+
     @property
-    def ratio(self) -> Ratio:
+    def ratio(self) -> Lognormal:  # type: ignore[override]
         return replace(self.step.ratio, scale=0.5 * self.step.ratio.scale)
 
     @property
-    def users(self) -> int:
+    def users(self) -> int:  # type: ignore[override]
         return self.step.users
 
     @property
-    def weight(self) -> float:
+    def weight(self) -> float:  # type: ignore[override]
         return self.step.weight
 
     @property
     def has_other_ways(self) -> bool:
-        """Whether there may be a better one than that through zero."""
         return self.step.sample is not None or self.users <= _FEW
 
-    def limited(self, users: int, scale: float) -> Replace:
-        """`scale` is that of the whole way, twice as far as a step."""
-        return Replace(step=self.step.limited(users, 2.0 * scale))
+    def limited(self) -> Replace:
+        # The whole way is twice as far as a step.
+        whole = self.ratio.limited()
+        step = self.step if whole == self.ratio else replace(self.step, ratio=whole.halved())
+        return Replace(step=step.limited())
+
+    def alone(self) -> Round:
+        return Identical(ratio=self.ratio.at_rate(self.ratio.rate * self.weight), users=1)
+
+    def leg(self) -> Round:
+        return self.step
 
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
         if side != "upper":
@@ -115,7 +126,7 @@ class Replace:
     def law(self, half: int, budget: float) -> PricedLaw:
         return _replace_law(self, half, budget)
 
-    def log_moments(self, orders: FloatArray, direction: Direction) -> FloatArray:
+    def log_moments(self, orders: FloatArray, direction: Direction, *, quick: bool = False) -> FloatArray:
         return self.law(512, 1e-60).log_moments(orders, direction, self.ratio.scale, self.ratio.rate * self.weight)
 
 
@@ -157,14 +168,14 @@ def _seen_from_user(moved: Replace, half: int, budget: float) -> Prices:
 
 def is_any(parts: Parts) -> bool:
     """Whether there is a round whose crowd may hold anything: such rounds have upper bounds only."""
-    return any(isinstance(part, Exchange | Replace) for part, _ in parts)
+    return any(part.is_above_only for part, _ in parts)
 
 
 def epsilon(parts: Parts, delta: float, accuracy: float = pld.ACCURACY) -> float:
     """eps at delta, from above."""
     parts = pld.limited(parts)
     cap = pld.epsilons(_local(parts), [delta])[0].upper
-    if not pld.in_range(parts) or delta < pld.DELTA_MIN:
+    if not pld.in_range(parts) or delta < DELTA_MIN:
         return cap
     found = min(cap, _asked(parts, delta, accuracy, lambda way: way.epsilon(delta)))
     if found <= _CLOSE * cap and not _is_nearly_local(parts):
@@ -176,7 +187,7 @@ def delta(parts: Parts, epsilon: float, accuracy: float = pld.ACCURACY) -> float
     """delta at eps, from above."""
     parts = pld.limited(parts)
     cap = pld.deltas(_local(parts), [epsilon])[0].upper
-    if not pld.in_range(parts) or epsilon > pld.EPSILON_MAX:
+    if not pld.in_range(parts) or epsilon > EPSILON_MAX:
         return cap
     found = min(cap, _asked(parts, 1e-12, accuracy, lambda way: way.delta(epsilon)))
     if found <= _CLOSE * cap and not _is_nearly_local(parts):
@@ -216,17 +227,12 @@ def _half(accuracy: float) -> int:
 
 def _local(parts: Parts) -> Parts:
     """The one plain report a round of which everything is post-processing."""
-    return tuple((MeanRatio(ratio=replace(part.ratio, rate=1.0), users=1), rounds) for part, rounds in parts)
+    return tuple((part.local(), rounds) for part, rounds in parts)
 
 
 def _alone(parts: Parts) -> Parts:
     """User 1's report and its coin in the clear: everything else is post-processing of them, too."""
-    return tuple(
-        (MeanRatio(ratio=replace(part.ratio, rate=part.ratio.rate * part.weight), users=1), rounds)
-        if is_any(((part, 1),))
-        else (part, rounds)
-        for part, rounds in parts
-    )
+    return tuple((part.alone(), rounds) for part, rounds in parts)
 
 
 def _is_nearly_local(parts: Parts) -> bool:
@@ -243,7 +249,7 @@ def _asked(parts: Parts, smallest: float, accuracy: float, ask: Callable[[Curve 
     if legs is None:
         return max(ask(there), ask(back))
     found = ask(ByZero(there=there, back=back))
-    if not any(isinstance(part, Replace) and part.has_other_ways for part, _ in parts):
+    if not any(part.has_other_ways for part, _ in parts):
         return found
     rounds = replace(rounds, parts=parts)
     return min(found, max(ask(rounds.above(way)) for way in _WAYS))
@@ -251,12 +257,6 @@ def _asked(parts: Parts, smallest: float, accuracy: float, ask: Callable[[Curve 
 
 def _legs(parts: Parts) -> Parts | None:
     """The rounds in which user 1 moves to zero only, if the way there and back leads through them all."""
-    found: list[tuple[MeanRatio | Round, int]] = []
-    for part, rounds in parts:
-        if isinstance(part, Replace):
-            found.append((part.step, rounds))
-        elif isinstance(part, MeanRatio) and part.is_single and part.ratio.rate == 1.0:
-            found.append((replace(part, ratio=replace(part.ratio, scale=2.0 * part.ratio.scale)), rounds))
-        else:
-            return None
-    return tuple(found) if is_any(tuple(found)) else None
+    found = tuple((part.leg(), rounds) for part, rounds in parts)
+    known = tuple((leg, rounds) for leg, rounds in found if leg is not None)
+    return known if len(known) == len(found) and is_any(known) else None

@@ -60,20 +60,20 @@ import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from scipy import special
 
 from shoal import groups, panels
-from shoal._validate import FloatArray
-from shoal.law import Direction, Pair, Side
+from shoal.law import Pair
 from shoal.mixture import Mixture
+from shoal.numeric import UNIT, USERS_MAX, Direction, FloatArray, Side
 from shoal.prices import PricedLaw, Prices, law_of, of_report, of_sampled, smaller
-from shoal.ratio import Ratio
+from shoal.ratio import Lognormal
+from shoal.rounds import Identical, Round
 from shoal.spread import NOTHING, Batch, Law, added, atoms_on_grid, base_for, batch, positions, sums
 from shoal.thinning import Thinning, excess, root
-
-_UNIT = 2.0**-53
 
 _PLACES: FloatArray = np.array([-5.5, -3.5, -2.0, -1.0, -0.2, 0.6, 1.4, 2.4, 3.8, 6.0])
 """Where z has its nodes, next to -infinity and the end of the grid."""
@@ -84,13 +84,13 @@ _THINNINGS = ((2.5, (1.0,)), (1.75, (1.5, 3.0)), (1.25, (1.5, 2.5, 3.5)), (0.5, 
 _FOR_FEW = ((1.75, (0.0, 1.0, 2.25)), (0.5, (0.0, 1.0, 2.0, 3.25)), (0.0, ()))
 """The same for few users; with less noise hardly anybody is kept."""
 
-_SCALE_EDGES, _USER_EDGES, _SENDER_EDGES = (0.5, 1.25, 1.75, 2.5), (16, 300), (80, 400, 800, 4_000)
+_SCALE_EDGES, _USER_EDGES, _SENDER_EDGES = (0.5, 1.25, 1.75, 2.5), (8, 300), (80, 400, 800, 4_000)
 """Where these rules, and those of `shoal.groups`, change."""
 
 _NEXT = 1.12
 """How far beyond an edge the rule on its other side may still be the better one (squared, for users)."""
 
-_FEWEST = 16
+_FEWEST = 8
 """Up to so many users check-in is taken as a mixture of fixed sizes: better, and dear for more."""
 
 _FAR, _SENDERS = 4.5, 16.0
@@ -183,7 +183,7 @@ def _pieces(r: float, thin: Thinning, v: float, low: float, high: float) -> Iter
     yield _Far(low=max(z, t), high=high, place=-r, weight=outside)
 
 
-def _term(ratio: Ratio, thin: Thinning, v: float, share: float, edges: FloatArray) -> tuple[FloatArray, FloatArray]:
+def _term(ratio: Lognormal, thin: Thinning, v: float, share: float, edges: FloatArray) -> tuple[FloatArray, FloatArray]:
     """X(v) + v - 1 of one user as points and masses; panels of reports do not cross the edges."""
     r, rate = 1.0 / ratio.scale, ratio.rate
     low, high = panels.quantile(share / max(v, 1.0)), r - panels.quantile(share)
@@ -204,7 +204,7 @@ def _term(ratio: Ratio, thin: Thinning, v: float, share: float, edges: FloatArra
     return y, np.concatenate([rate * mass, [rate * rest, 1.0 - rate]])
 
 
-def _terms(ratio: Ratio, thin: Thinning, nodes: _Nodes, half: int, share: float) -> Batch:
+def _terms(ratio: Lognormal, thin: Thinning, nodes: _Nodes, half: int, share: float) -> Batch:
     """One term for each v, on one grid."""
     r, none = 1.0 / ratio.scale, np.empty(0)
     rough = [_term(ratio, thin, v, share, none) for v in nodes.value.tolist()]
@@ -216,7 +216,7 @@ def _terms(ratio: Ratio, thin: Thinning, nodes: _Nodes, half: int, share: float)
         edges = positions(half, base, float(y.min()), float(y.max()))
         rows.append(atoms_on_grid(*_term(ratio, thin, v, share, edges), half, base))
         # error 4: positions are off by some u of w and of v, times the exponent that they come from
-        stretch.append((8.0 * 4096.0 + 12.0 * 64.0 * (2.0 + exponent) * (1.0 + v) / size) * _UNIT)
+        stretch.append((8.0 * 4096.0 + 12.0 * 64.0 * (2.0 + exponent) * (1.0 + v) / size) * UNIT)
         # error 3: what is left of 1 for X = 0 has a relative error where there is enough of it
         rest = 2.0**-46 * abs(v - 1.0) if mass[-2] < 2.0**-20 * ratio.rate else 0.0
         cut.append(ratio.rate * (2.0 * share + rest))
@@ -356,18 +356,20 @@ def _blocks(first: int, masses: FloatArray, most: int, finer: float = 1.0) -> li
 
 
 @dataclass(frozen=True, kw_only=True)
-class Exchange:
+class Exchange(Round):
     """A round of `users` of which nothing is known; `sample` of them report (all, if None).
 
     `ratio` is that of one report, its scale for how far user 1 and the others are from the reference.
     """
 
-    ratio: Ratio
+    ratio: Lognormal
     users: int
     sample: int | None = None
 
+    is_above_only: ClassVar[bool] = True
+
     @property
-    def weight(self) -> float:
+    def weight(self) -> float:  # type: ignore[override]
         """The probability that user 1 is sampled."""
         return 1.0 if self.sample is None else self.sample / self.users
 
@@ -376,10 +378,13 @@ class Exchange:
         """Whether the number of senders is fixed, or users are so few that check-in is a mixture of fixed sizes."""
         return self.sample is not None or (self.ratio.rate < 1.0 and self.users <= _FEWEST)
 
-    def limited(self, users: int, scale: float) -> Exchange:
-        """With no more users than that, nor more noise: never better (the others may be revealed)."""
-        ratio = replace(self.ratio, scale=min(self.ratio.scale, scale))
-        return replace(self, ratio=ratio, users=min(self.users, users) if self.sample is None else self.users)
+    def limited(self) -> Exchange:
+        # The others may be revealed.
+        users = min(self.users, USERS_MAX) if self.sample is None else self.users
+        return replace(self, ratio=self.ratio.limited(), users=users)
+
+    def alone(self) -> Round:
+        return Identical(ratio=self.ratio.at_rate(self.ratio.rate * self.weight), users=1)
 
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
         if side != "upper":
@@ -393,7 +398,7 @@ class Exchange:
     def law(self, half: int, budget: float) -> PricedLaw:
         return _law(self, half, budget)
 
-    def log_moments(self, orders: FloatArray, direction: Direction) -> FloatArray:
+    def log_moments(self, orders: FloatArray, direction: Direction, *, quick: bool = False) -> FloatArray:
         """Upper bounds on `(L - 1) D_L` at orders L > 1."""
         return self.law(512, _FOR_MOMENTS).log_moments(
             orders, direction, self.ratio.scale, self.ratio.rate * self.weight
@@ -407,7 +412,7 @@ class Exchange:
                 Case(terms=least, over=least + 1.0, chance=chance, present=self.ratio.rate)
                 for least, _, chance in _blocks(first, masses, _BLOCKS, finer)
             ]
-            return found, 16.0 * _UNIT * (len(masses) + 8.0)
+            return found, 16.0 * UNIT * (len(masses) + 8.0)
         found, longest = [], 0
         smallest, sizes = (self.sample, np.ones(1)) if self.sample else _counts(self.users, self.ratio.rate, spare)
         for size, likely in enumerate(sizes.tolist(), smallest):
@@ -416,12 +421,12 @@ class Exchange:
             found += [
                 Case(
                     terms=max(most - 1, 0), over=least + rest, chance=likely * chance, extra=min(most, 1),
-                    present=min(1.0, most / (most + rest) * (1.0 + 4.0 * _UNIT)) if most else 0.0,
+                    present=min(1.0, most / (most + rest) * (1.0 + 4.0 * UNIT)) if most else 0.0,
                 )
                 for least, most, chance in _blocks(first, masses, _BLOCKS, finer)
                 if likely * chance > 0.0
             ]  # fmt: skip
-        return found, 16.0 * _UNIT * (len(sizes) + longest + 8.0)
+        return found, 16.0 * UNIT * (len(sizes) + longest + 8.0)
 
 
 @functools.lru_cache(maxsize=32)
@@ -549,11 +554,11 @@ def _drawn(crowd: Exchange, plan: groups.Plan, thin: Thinning, budget: float, fi
     cases, small = [], {}
     for least, largest, chance in _blocks(lowest, masses, _BLOCKS // 2, fine):
         most = max(largest, 1)
-        present = min(1.0, most / (aside + 1) * (1.0 + 4.0 * _UNIT))
+        present = min(1.0, most / (aside + 1) * (1.0 + 4.0 * UNIT))
         small[most] = Case(terms=most - 1, over=aside + 1.0, chance=1.0, present=present, extra=1)
         count = max(0, math.ceil((sample - least - plan.lone) / plan.size))
         cases.append(groups.Case(kept=crowd.users - 1, aside=aside, law=most, groups=count, chance=chance))
-    return cases, small, 2.0 * budget, 16.0 * _UNIT * (len(masses) + 8.0)
+    return cases, small, 2.0 * budget, 16.0 * UNIT * (len(masses) + 8.0)
 
 
 def _local_grid(r: float, budget: float) -> FloatArray:

@@ -65,15 +65,14 @@ import numpy as np
 from scipy import special
 
 from shoal import panels
-from shoal._validate import FloatArray
 from shoal.levels import in_order
 from shoal.mixture import Mixture
+from shoal.numeric import UNIT, FloatArray
 from shoal.prices import PricedLaw, Prices
-from shoal.ratio import Ratio
+from shoal.ratio import Lognormal
 from shoal.spread import NOTHING, Batch, added, atoms_on_grid, base_for, batch, summed, sums
 from shoal.thinning import Thinning, excess, root
 
-_UNIT = 2.0**-53
 _QUADRATURE = 2.0**-24
 """Relative error of the masses of one term: panels next to a place in the middle are wider than elsewhere."""
 
@@ -151,7 +150,7 @@ class Plan:
         return sorted(count for count in rest if count >= self.aside)
 
 
-def plan(ratio: Ratio, users: int, sample: int | None = None) -> Plan | None:
+def plan(ratio: Lognormal, users: int, sample: int | None = None) -> Plan | None:
     """How users are grouped, or None where that does not pay; `sample` is how many of them report, if that is fixed."""
     senders = users * ratio.rate if sample is None else sample
     if senders < _FEW or not _QUIETEST <= ratio.scale <= _NOISIEST:
@@ -357,7 +356,7 @@ class _Term:
     cut: float
 
 
-def _term(ratio: Ratio, halves: Sequence[tuple[FloatArray, FloatArray]], v: float, share: float) -> _Term:
+def _term(ratio: Lognormal, halves: Sequence[tuple[FloatArray, FloatArray]], v: float, share: float) -> _Term:
     r = 1.0 / ratio.scale
     x, mass = (np.concatenate(part) for part in zip(*halves, strict=True))
     rest = max(0.0, 1.0 - float(mass.sum()))
@@ -365,7 +364,7 @@ def _term(ratio: Ratio, halves: Sequence[tuple[FloatArray, FloatArray]], v: floa
     mass = np.concatenate([ratio.rate * mass, [ratio.rate * rest, 1.0 - ratio.rate]])
     size = float(mass @ np.abs(point)) / ratio.rate
     exponent = 2.0 * r * (r - panels.quantile(share)) + 3.0 * r**2
-    places = 12.0 * 64.0 * (2.0 + exponent) * (1.0 + v) / size * _UNIT
+    places = 12.0 * 64.0 * (2.0 + exponent) * (1.0 + v) / size * UNIT
     # The rest is what is left of 1: where it is small it is not known to a factor, and its first moment is charged.
     lost = 0.0 if rest > _SMALL else 2.0**-44 * (1.0 + v)
     return _Term(
@@ -375,7 +374,7 @@ def _term(ratio: Ratio, halves: Sequence[tuple[FloatArray, FloatArray]], v: floa
 
 
 def _terms(
-    ratio: Ratio, thin: Thinning, cuts: Sequence[float], v: float, share: float, fine: float = 1.0
+    ratio: Lognormal, thin: Thinning, cuts: Sequence[float], v: float, share: float, fine: float = 1.0
 ) -> list[_Term]:
     """X(v) + v - 1 of a user between two cuts, for each two."""
     r = 1.0 / ratio.scale
@@ -426,11 +425,11 @@ def largest(points: FloatArray, rows: FloatArray) -> tuple[FloatArray, float]:
     made, there = _prices(points, mass[None])[0], top > _NOTHING
     lack = float(np.max(1.0 - made[there] / top[there], initial=0.0))
     off = _off(points, rows) + _off(points, mass[None])
-    return mass, 2.0 * lack + 8.0 * off + 64.0 * len(points) * _UNIT
+    return mass, 2.0 * lack + 8.0 * off + 64.0 * len(points) * UNIT
 
 
 def _users(
-    ratio: Ratio, thin: Thinning, cuts: Sequence[tuple[float, ...]], nodes: Nodes, half: int, share: float
+    ratio: Lognormal, thin: Thinning, cuts: Sequence[tuple[float, ...]], nodes: Nodes, half: int, share: float
 ) -> tuple[Batch, list[int]]:
     """One user between two of the cuts, for each two and each v; how many laws each v has."""
     weight = nodes.weight
@@ -448,7 +447,7 @@ def _users(
     return one, kinds.tolist()
 
 
-def _groups(ratio: Ratio, thin: Thinning, plan: Plan, nodes: Nodes, half: int, share: float) -> Batch:
+def _groups(ratio: Lognormal, thin: Thinning, plan: Plan, nodes: Nodes, half: int, share: float) -> Batch:
     """One group for each v."""
     weight = nodes.weight
     # Places matter for v that happen; elsewhere one interval does.
@@ -517,7 +516,7 @@ def _end(law: PricedLaw, budget: float) -> float:
 
 
 def prices(
-    ratio: Ratio, thin: Thinning, plan: Plan, aside: Mapping[int, PricedLaw], cases: Sequence[Case],
+    ratio: Lognormal, thin: Thinning, plan: Plan, aside: Mapping[int, PricedLaw], cases: Sequence[Case],
     lost: float, error: float, half: int, budget: float,
 ) -> Prices:  # fmt: skip
     """Prices of f for cases of these chances, `lost` that of all others; the laws `aside` are above S'."""

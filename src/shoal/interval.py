@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import decimal
 import math
+import numbers
+import operator
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from shoal import _validate
 
@@ -17,9 +21,14 @@ class Interval:
     may be slack: no analysis of the same mechanism can go below it. A method that bounds from
     above only (Rényi DP) has `lower = 0`. `float(interval)` is `upper`.
 
+    Compared with a number an interval stands for its guarantee: `eps <= budget` is `eps.upper <= budget`, and
+    `eps > budget` is `eps.upper > budget`, so that code which goes on under a budget and code which stops above it
+    are both on the safe side. What is claimed from below (an attack shows at least so much) is asked of `eps.lower`.
+    Two intervals have no order: name the end. Equality is that of both ends, so no interval equals a number.
+
     >>> eps = Interval(lower=0.25, upper=0.5)
-    >>> float(eps), 0.3 in eps
-    (0.5, True)
+    >>> float(eps), 0.3 in eps, eps < 0.4, eps <= 0.5
+    (0.5, True, False, True)
     """
 
     lower: float
@@ -36,6 +45,28 @@ class Interval:
 
     def __float__(self) -> float:
         return self.upper
+
+    def _against(self, other: Any, holds: Callable[[float, float], bool], sign: str) -> bool:
+        if isinstance(other, Interval):
+            raise TypeError(f"two intervals have no order: compare one end of each, as in a.upper {sign} b.upper")
+        if isinstance(other, bool) or not isinstance(other, numbers.Real):
+            return NotImplemented  # type: ignore[no-any-return]
+        number = float(other)
+        if math.isnan(number):
+            raise ValueError("an interval must be compared with a number, got nan")
+        return holds(self.upper, number)
+
+    def __lt__(self, other: float) -> bool:
+        return self._against(other, operator.lt, "<")
+
+    def __le__(self, other: float) -> bool:
+        return self._against(other, operator.le, "<=")
+
+    def __gt__(self, other: float) -> bool:
+        return self._against(other, operator.gt, ">")
+
+    def __ge__(self, other: float) -> bool:
+        return self._against(other, operator.ge, ">=")
 
     def __contains__(self, value: float) -> bool:
         return self.lower <= value <= self.upper

@@ -88,24 +88,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
-from scipy import special
 
-from shoal._validate import FloatArray
 from shoal.levels import Cells, Share, added, deposit, rebased
+from shoal.numeric import UNIT, Direction, FloatArray, Side
 from shoal.ratio import MeanRatio, Ratio
 
-Side = Literal["upper", "lower"]
-Direction = Literal["forward", "reverse"]
-
-SCALE_MIN = 0.1
-"""Below this scale one ratio spans more orders of magnitude than the grid is made for."""
-
-_UNIT = 2.0**-53
 _FEW = 64
-"""Up to this many users round-off is carried as a factor on the masses, beyond (or once centred) as a stretch."""
-
-_NEAR_ZERO = 0.18
-"""Below this scale most of S lies so near to 0 that a stretch would hurt: until centred, all users count as few."""
+"""Up to this many users (any number, if the ratio is extreme and the sum not centred) round-off is carried as a
+factor on the masses, beyond as a stretch."""
 
 _CONCENTRATED = 0.15
 """X_m is centred at m once its typical distance from m is below this part of m."""
@@ -162,38 +152,31 @@ def _edges(centre: float, half: int, base: int, low: float, high: float) -> Floa
 
 def _one(ratio: Ratio, half: int, users: int, budget: float) -> _Sum:
     """The thinned ratio of one report, cut where `users` of them cost less than the budget."""
-    s, rate = ratio.scale, ratio.rate
-    z_low = float(special.ndtri(budget / users))
-    z_high = max(-z_low, 1.0 / s - float(special.ndtri(budget)))
-    w_low, w_high = (math.exp(z / s - 0.5 / s**2) for z in (z_low, z_high))
-    deviation = math.sqrt(math.expm1(1.0 / s**2)) if s > 1.0 else 1.0
-    centre = 1.0 if w_low > 0.3 else 0.0
-    base = math.floor(math.log2(_REACH * deviation / half)) if centre else math.floor(math.log2(2.0 * w_low / half))
-    panel = 1.0 / (z_high + 1.0 / s + 5.0)
-    cells = s * (np.log(_edges(centre, half, base, w_low, w_high)) + 0.5 / s**2)
-    steps = math.ceil((z_high - z_low) / panel)
-    cuts = np.unique(np.concatenate([np.linspace(z_low, z_high, steps + 1), np.clip(cells, z_low, z_high)]))
-    nodes, weights = np.polynomial.legendre.leggauss(6)
-    widths = np.diff(cuts)
-    z = (cuts[:-1, None] + 0.5 * widths[:, None] * (nodes + 1.0)).ravel()
-    q_mass = (0.5 * widths[:, None] * weights).ravel() * np.exp(-0.5 * z**2) * (rate / math.sqrt(2.0 * math.pi))
+    rate = ratio.rate
+    z_low, z_high = ratio.reach(budget / users, budget)
     ends = np.array([z_low, z_high])
-    exponents = np.concatenate([z, ends]) / s - 0.5 / s**2
+    w_low, w_high = (math.exp(log) for log in ratio.log_at(ends).tolist())
+    centre = 1.0 if w_low > 0.3 else 0.0
+    first = _REACH * ratio.deviation if centre else 2.0 * w_low
+    base = math.floor(math.log2(first / half))
+    z, inside = ratio.atoms(z_low, z_high, _edges(centre, half, base, w_low, w_high))
+    exponents = ratio.log_at(np.concatenate([z, ends]))
     y = np.expm1(exponents) if centre else np.exp(exponents)
-    beyond = special.ndtr([z_low, -z_high])
-    masses = np.concatenate([q_mass, rate * beyond])
+    beyond, beyond_p = ratio.beyond(z_low, z_high)
+    masses = np.concatenate([inside, rate * beyond])
+    # error 5: the charge is enough where a report that takes part is some way off 1
+    away = float(masses @ np.abs(np.expm1(exponents))) / rate
     if rate < 1.0:
         y, masses = np.append(y, 1.0 - centre), np.append(masses, 1.0 - rate)
     mass, moment = deposit(_RULE, y, masses, np.zeros_like(masses), half, base)
-    beyond_p = special.ndtr([z_low - 1.0 / s, 1.0 / s - z_high])
     return _Sum(
-        users=1, few=_FEW if s >= _NEAR_ZERO else sys.maxsize, rate=rate,
+        users=1, few=sys.maxsize if ratio.is_extreme else _FEW, rate=rate,
         centre=centre, base=base, mass=mass, moment=moment,
         cut_q=rate * float(beyond.sum()) * (1 + 1e-9),
         cut_p=rate * float(beyond_p.sum()) * (1 + 1e-9),
         shift=rate * float(beyond_p.sum() + beyond.sum()) * (1 + 1e-9),
-        mass_error=1024.0 * _UNIT,  # quadrature and density
-        nodes=64.0 * (1.0 + float(np.abs(exponents).max())) * _UNIT,
+        mass_error=1024.0 * UNIT,  # quadrature and density
+        nodes=64.0 * (1.0 + float(np.abs(exponents).max())) * UNIT * (1.0 if centre else max(1.0, 0.06 / away)),
     )  # fmt: skip
 
 
@@ -251,7 +234,7 @@ def _clip(a: _Sum, users: int, allowance: float) -> _Sum:
 def _rebase(a: _Sum, base: int) -> _Sum:
     """The same measure with a coarser level 0."""
     mass, moment = rebased(_RULE, a, base)
-    error = a.mass_error + 4.0 * max(0, base - a.base) * _UNIT
+    error = a.mass_error + 4.0 * max(0, base - a.base) * UNIT
     return replace(a, base=max(a.base, base), mass=mass, moment=moment, mass_error=error)
 
 
@@ -264,8 +247,8 @@ def _recentre(a: _Sum, centre: float, base: int) -> _Sum:
     mass, moment = deposit(_RULE, y, a.mass[occupied], a.moment[occupied], a.half, base)
     return replace(
         a, centre=centre, base=base, mass=mass, moment=moment,
-        mass_error=a.mass_error + (8.0 * a.half + 8.0) * _UNIT, nodes=a.nodes + 8.0 * _UNIT,
-        jitter=a.jitter + 2.0 * _UNIT * abs(a.centre - centre),
+        mass_error=a.mass_error + (8.0 * a.half + 8.0) * UNIT, nodes=a.nodes + 8.0 * UNIT,
+        jitter=a.jitter + 2.0 * UNIT * abs(a.centre - centre),
     )  # fmt: skip
 
 
@@ -297,13 +280,13 @@ def _add(a: _Sum, b: _Sum) -> _Sum:
     offset = max(x.largest_offset(in_spacings=True) for x in (a, b)) + 1.0
     mass, moment = added(_RULE, a, b)
     # A mean is off by a part of the spacing: relative to |y| above level 0, and absolute in level 0.
-    error = 4.0 * longest * _UNIT * offset
+    error = 4.0 * longest * UNIT * offset
     relative = 2.0 * error / a.half
     both = _Sum(
         users=users, few=a.few, rate=a.rate, centre=a.centre + b.centre, base=a.base, mass=mass, moment=moment,
         cut_q=a.cut_q + b.cut_q,
         cut_p=(a.users * (a.cut_p + b.cut_q) + b.users * (b.cut_p + a.cut_q)) / users,
-        shift=a.shift + b.shift, mass_error=a.mass_error + b.mass_error + longest * _UNIT,
+        shift=a.shift + b.shift, mass_error=a.mass_error + b.mass_error + longest * UNIT,
         stretch=max(a.stretch, b.stretch), nodes=max(a.nodes, b.nodes),
         blur=max(a.blur, b.blur), jitter=a.jitter + b.jitter + error * math.ldexp(1.0, a.base),
     )  # fmt: skip
@@ -387,9 +370,9 @@ class MeanLaw:
         # S itself, and (where the law was centred) its mean
         zero = ratio == 0.0
         size = np.abs(gap) if self.absolute else ratio * (1.0 + np.abs(np.where(zero, 0.0, loss)))
-        rounding = 16.0 * _UNIT * size
+        rounding = 16.0 * UNIT * size
         if self.stretch:
-            rounding += 64.0 * _UNIT * float(self.mass @ np.abs(gap))
+            rounding += 64.0 * UNIT * float(self.mass @ np.abs(gap))
         move = stretch * gap + towards * (error + rounding)
         # A point moved to 0 or below is a point at 0: loss -infinity.
         with np.errstate(divide="ignore"):
@@ -424,7 +407,7 @@ class MeanLaw:
 def mean_law(mean: MeanRatio, half: int, budget: float) -> MeanLaw:
     """The law of S with `half` cells to a level, and about `budget` of P- and Q-mass cut off.
 
-    Refuses scales below SCALE_MIN, where the grid would leave the range of double precision.
+    Refuses ratios whose sums would leave the range of double precision.
     """
     return mean_laws((mean,), half, budget)[0]
 
@@ -436,8 +419,8 @@ def mean_laws(means: tuple[MeanRatio, ...], half: int, budget: float) -> tuple[M
     Each sum goes on from one of those before, so that it costs one more convolution.
     """
     ratio, most = means[0].ratio, means[-1].users
-    if ratio.scale < SCALE_MIN:
-        raise ValueError(f"scale must be at least {SCALE_MIN}, got {ratio.scale}")
+    if not ratio.is_summable:
+        raise ValueError(f"the ratio must be one whose sums can be computed, got {ratio}")
     share = budget / (8.0 * (most.bit_length() + len(means)))
     one = _one(ratio, half, most, share)
     sums: dict[int, _Sum] = {1: one}
@@ -497,6 +480,6 @@ def _finish(total: _Sum, weight: float) -> MeanLaw:
         # What was cut at the bottom came to weigh more than it did, but less than its Q-mass.
         cut={"forward": (2.0 - weight) * total.cut_q + weight * total.cut_p, "reverse": total.cut_q},
         shift=shift, nodes=total.nodes, blur=total.blur, jitter=total.jitter / n, centred=total.centre > 0.0,
-        stretch=stretch, mass_error=mass_error + 64.0 * _UNIT,
+        stretch=stretch, mass_error=mass_error + 64.0 * UNIT,
         absolute=not plain, below=below,
     )  # fmt: skip

@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from shoal._validate import FloatArray
+from shoal.numeric import FloatArray
 
 
 class Share(NamedTuple):

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeVar, get_args, overload
 
 from shoal import _validate, pld
-from shoal._validate import FloatArray, Numbers, WholeNumbers
+from shoal._validate import Numbers, WholeNumbers
 from shoal.answers import (
     ADVANTAGE,
     DELTA,
@@ -47,12 +47,13 @@ from shoal.answers import (
     ask_rdp,
     which_asked,
 )
-from shoal.compose import Round
 from shoal.crowd import Replace
 from shoal.exchange import Exchange
 from shoal.interval import Interval, short
+from shoal.numeric import FloatArray
 from shoal.opposite import Opposite
-from shoal.ratio import MeanRatio, Ratio
+from shoal.ratio import Lognormal
+from shoal.rounds import Identical, Round
 
 Adjacency = Literal["zero-out", "replace"]
 Crowd = Literal["any", "identical"]
@@ -101,15 +102,15 @@ class Mechanism:
 
     # What the engine computes with: a new mechanism defines `_identical`, and the other two where they differ from it.
 
-    def _identical(self) -> MeanRatio | Round:
+    def _identical(self) -> Round:
         """A round that can really happen: the identical crowd's, or the mechanism's where none matters."""
         raise NotImplementedError
 
-    def _above(self) -> MeanRatio | Round:
+    def _above(self) -> Round:
         """One round, from which upper bounds are computed: a likelihood ratio, or that of any crowd."""
         return self._identical()
 
-    def _opposite(self) -> MeanRatio | Round:
+    def _opposite(self) -> Round:
         """Another round that can really happen, with a worse crowd if there is one."""
         return self._identical()
 
@@ -322,7 +323,7 @@ class _Crowded(Mechanism):
 
     crowd: Crowd
 
-    def _identical(self) -> MeanRatio:
+    def _identical(self) -> Identical:
         raise NotImplementedError
 
     @property
@@ -331,7 +332,7 @@ class _Crowded(Mechanism):
             return "all other users hold one vector, from which the moved user's departs (the paper's idealised crowd)"
         return "nothing about other users' vectors"
 
-    def _above(self) -> MeanRatio | Round:
+    def _above(self) -> Round:
         if self.crowd == "identical":
             return self._identical()
         # The theorem moves user 1 to zero or from it.
@@ -341,14 +342,14 @@ class _Crowded(Mechanism):
     def _among(self) -> Exchange:
         raise NotImplementedError
 
-    def _opposite(self) -> MeanRatio | Opposite:
+    def _opposite(self) -> Round:
         """Everybody else opposite to where the user goes from zero."""
         mean = self._identical()
         if self.crowd == "identical":
             return mean
         # Going from zero is one of the moves of "replace" as well.
-        mean = replace(mean, ratio=replace(mean.ratio, scale=self.sigma))
-        return Opposite(mean=mean) if Opposite(mean=mean).is_in_range else self._identical()
+        worst = Opposite(mean=replace(mean, ratio=Lognormal(scale=self.sigma, rate=mean.ratio.rate)))
+        return worst if worst.is_felt else mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -366,8 +367,8 @@ class LocalGaussian(Mechanism):
     label: ClassVar[str] = "local"
     trust: ClassVar[str] = "nobody is trusted"
 
-    def _identical(self) -> MeanRatio:
-        return MeanRatio(ratio=Ratio(scale=self.scale), users=1)
+    def _identical(self) -> Identical:
+        return Identical(ratio=Lognormal(scale=self.scale), users=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -398,11 +399,11 @@ class Shuffle(_Crowded):
         self._set("users", _validate.users("users", self.users))
         _validate.choice("crowd", self.crowd, get_args(Crowd))
 
-    def _identical(self) -> MeanRatio:
-        return MeanRatio(ratio=Ratio(scale=self.scale), users=self.users)
+    def _identical(self) -> Identical:
+        return Identical(ratio=Lognormal(scale=self.scale), users=self.users)
 
     def _among(self) -> Exchange:
-        return Exchange(ratio=Ratio(scale=self.sigma), users=self.users)
+        return Exchange(ratio=Lognormal(scale=self.sigma), users=self.users)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -434,11 +435,11 @@ class SubsampledShuffle(_Crowded):
         _validate.rate(self.sample / self.users, name="sample / users")
         _validate.choice("crowd", self.crowd, get_args(Crowd))
 
-    def _identical(self) -> MeanRatio:
-        return MeanRatio(ratio=Ratio(scale=self.scale), users=self.sample, weight=self.sample / self.users)
+    def _identical(self) -> Identical:
+        return Identical(ratio=Lognormal(scale=self.scale), users=self.sample, weight=self.sample / self.users)
 
     def _among(self) -> Exchange:
-        return Exchange(ratio=Ratio(scale=self.sigma), users=self.users, sample=self.sample)
+        return Exchange(ratio=Lognormal(scale=self.sigma), users=self.users, sample=self.sample)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -468,11 +469,11 @@ class ShuffledCheckIn(_Crowded):
         self._set("rate", _validate.rate(self.rate))
         _validate.choice("crowd", self.crowd, get_args(Crowd))
 
-    def _identical(self) -> MeanRatio:
-        return MeanRatio(ratio=Ratio(scale=self.scale, rate=self.rate), users=self.users)
+    def _identical(self) -> Identical:
+        return Identical(ratio=Lognormal(scale=self.scale, rate=self.rate), users=self.users)
 
     def _among(self) -> Exchange:
-        return Exchange(ratio=Ratio(scale=self.sigma, rate=self.rate), users=self.users)
+        return Exchange(ratio=Lognormal(scale=self.sigma, rate=self.rate), users=self.users)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -501,8 +502,8 @@ class BallsAndBins(Mechanism):
         if self.adjacency != "zero-out":
             raise ValueError(f"adjacency must be zero-out for BallsAndBins, got {self.adjacency!r}")
 
-    def _identical(self) -> MeanRatio:
-        return MeanRatio(ratio=Ratio(scale=self.scale), users=self.bins)
+    def _identical(self) -> Identical:
+        return Identical(ratio=Lognormal(scale=self.scale), users=self.bins)
 
 
 MECHANISMS: dict[str, type[Mechanism]] = {

@@ -6,12 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shoal._validate import FloatArray
 from shoal.levels import Cells, in_order
+from shoal.numeric import UNIT, FloatArray
 from shoal.prices import Prices, of_law
 from shoal.spread import Law, atoms_on_grid, base_for
-
-_UNIT = 2.0**-53
 
 
 @dataclass(kw_only=True)
@@ -39,4 +37,4 @@ class Mixture:
         there = (mass > 0.0) | (gap == 0.0)
         gap, mass = gap[there], mass[there] / float(mass.sum())
         # Means are known to a few N u of the size of their laws, N cells, and this last sharing is rounded.
-        return of_law(gap, mass, error + 64.0 * len(gap) * _UNIT, self.cut * (1.0 + 1e-9))
+        return of_law(gap, mass, error + 64.0 * len(gap) * UNIT, self.cut * (1.0 + 1e-9))

@@ -31,8 +31,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from shoal._validate import FloatArray
-from shoal.ratio import MeanRatio, Ratio, thinned
+from shoal.laplace import log_sum_exp
+from shoal.numeric import FloatArray
+from shoal.ratio import MeanRatio
 
 ComplexArray = npt.NDArray[np.complex128]
 IntArray = npt.NDArray[np.int64]
@@ -262,7 +263,7 @@ def log_moment_bound(mean: MeanRatio, order: int) -> float:
     log_half = float(log_moments(mean, half)[half]) if half <= 256 else log_moment_bound(mean, half)
     j = k - i[half - 1 :]
     log_jump = log_g[half - 1 :] + (k - j) * math.log(mean.weight / n) - special.gammaln(j + 1.0)
-    jump = math.log(n) + float(special.gammaln(k + 1.0)) + float(_log_sum_exp(log_jump[None, :])[0]) + log_half
+    jump = math.log(n) + float(special.gammaln(k + 1.0)) + float(log_sum_exp(log_jump[None, :])[0]) + log_half
     # The factorials are near k log k, and so is their round-off.
     jump += 2.0**-53 * 16.0 * k * math.log(k)
     # log(m_without + jump), where both may be far beyond the largest double.
@@ -322,81 +323,6 @@ _CELLS_MAX = 4_000_000
 """Largest grid evaluated for one block of powers; beyond it the geometric-mean bound serves."""
 
 
-def _saddle(scale: float, a: float) -> float:
-    """The b at which `exp(-a W(z)) phi(z)` peaks, z = -scale * b: `b e^b = a / s^2 e^(-1/(2s^2))`."""
-    return float(special.wrightomega(math.log(a / scale**2) - 0.5 / scale**2).real)
-
-
-def _z_step(scale: float, a: float) -> float:
-    return min(0.45 / math.sqrt(1.0 + _saddle(scale, a)), 0.2 * scale)
-
-
-def _z_nodes(scale: float, a: float, right: float) -> tuple[FloatArray, FloatArray]:
-    """Nodes z fine and wide enough for the trapezoidal rule at every parameter up to a; log weights."""
-    step = _z_step(scale, a)
-    z = np.arange(-scale * _saddle(scale, a) - 10.0, right + step, step)
-    return z, -0.5 * z**2 + math.log(step / math.sqrt(2.0 * math.pi))
-
-
-def _log_laplace(ratio: Ratio, a: FloatArray) -> FloatArray:
-    """`K(a) = log E exp(-a(V - 1))` for increasing a > 0, with full relative accuracy where tiny.
-
-    Trapezoidal rule in z for `W = exp(z/s - 1/(2s^2))`, whose error falls exponentially with the
-    step. Where K is small, `E[e^-v - 1 + v]` with `v = a(W - 1)` is summed instead of `E[e^-v]`:
-    E[v] = 0, and every term is >= 0.
-    """
-    s = ratio.scale
-    deviation = math.sqrt(math.expm1(min(1.0 / s**2, 700.0)))
-    is_small = (a <= 1.0) | (a * deviation <= 1.0)
-    result = np.empty_like(a)
-    for chosen in (is_small, ~is_small):
-        if not chosen.any():
-            continue
-        z, log_density = _z_nodes(s, float(a[chosen][-1]), 2.0 / s + 10.0 if chosen is is_small else 10.0)
-        v = a[chosen][:, None] * np.expm1(z / s - 0.5 / s**2)
-        centred = chosen is is_small
-        result[chosen] = np.log1p(_exp_remainder(v) @ np.exp(log_density)) if centred else _log_sum_exp(log_density - v)
-    return thinned(result, ratio.rate)
-
-
-def _log_laplace_at_zero(ratio: Ratio, a: FloatArray) -> FloatArray:
-    """`log E exp(-a V)` for increasing a > 0, with full relative accuracy.
-
-    For large a `K(a) - a` would be a difference of two nearly equal numbers.
-    """
-    s = ratio.scale
-    z, log_density = _z_nodes(s, float(a[-1]), 1.0 / s + 10.0)
-    exponents = -a[:, None] * np.exp(z / s - 0.5 / s**2)
-    # 1 - E[e^(-aW)] where that is small: no logarithm of a sum near 1
-    missing = -np.expm1(exponents) @ np.exp(log_density)
-    result = np.where(missing < 0.5, np.log1p(-np.minimum(missing, 0.5)), _log_sum_exp(log_density + exponents))
-    if ratio.rate == 1.0:
-        return result
-    loss = -(ratio.rate * np.expm1(result) + (1.0 - ratio.rate) * np.expm1(-a))
-    small = np.log1p(-np.minimum(loss, 0.5))
-    return np.where(loss < 0.5, small, np.logaddexp(math.log(ratio.rate) + result, math.log1p(-ratio.rate) - a))
-
-
-def _log_sum_exp(rows: FloatArray) -> FloatArray:
-    """`log(sum(exp(row)))` of each row (scipy's is many times slower on small ones)."""
-    top = rows.max(axis=1)
-    result: FloatArray = top + np.log(np.exp(rows - top[:, None]).sum(axis=1))
-    return result
-
-
-def _exp_remainder(v: FloatArray) -> FloatArray:
-    """`e^-v - 1 + v`, without cancellation for small v."""
-    result = np.expm1(-v) + v
-    small = np.abs(v) < 0.03
-    x = -v[small]
-    series = np.zeros_like(x)
-    for j in range(9, 1, -1):
-        series = (series + 1.0) * x / j
-    # series = x/2 (1 + x/3 (1 + ...)), so that x * series = x^2/2 + x^3/6 + ...
-    result[small] = x * series
-    return result
-
-
 def geometric_bound(mean: MeanRatio, powers: FloatArray) -> FloatArray:
     """An upper bound on `log E[S^-p]`: `n log E[V^(-weight p / n)]`.
 
@@ -409,14 +335,14 @@ def geometric_bound(mean: MeanRatio, powers: FloatArray) -> FloatArray:
 def _negative_block(mean: MeanRatio, powers: FloatArray) -> FloatArray:
     """`log E[S^-p]` for powers within a factor of two of each other."""
     bound = geometric_bound(mean, powers)
-    s, n = mean.ratio.scale, mean.users
+    transform, n = mean.ratio.transform, mean.users
     low, high = float(powers.min()), float(powers.max())
-    if mean.is_single or s < 0.1:
+    if mean.is_single or transform is None:
         return bound
     fall = _DEPTH / low
     left = math.log(low) - fall - math.sqrt(2.0 * fall)
-    # t is about p / S, and S is small at most where all n ratios are.
-    reach = high / (n * s**2) + 0.5 / s**2 + 12.0 / (s * math.sqrt(n))
+    # t is about p / S
+    reach = transform.reach(high, n)
     if mean.weight < 1.0:
         reach = min(reach, -math.log1p(-mean.weight))
     right = math.log(high) + reach + min(math.sqrt(2.0 * fall), math.log(2.0 + 2.0 * fall))
@@ -424,14 +350,14 @@ def _negative_block(mean: MeanRatio, powers: FloatArray) -> FloatArray:
     if right > 700.0:
         return bound
     largest = math.exp(right) * mean.weight / n
-    nodes = (s * _saddle(s, largest) + 2.0 / s + 20.0) / _z_step(s, largest)
+    nodes = transform.nodes(largest)
     if (right - left) / step * max(nodes, len(powers)) > _CELLS_MAX:
         return bound
     log_t = np.arange(left, right + step, step)
     t = np.exp(log_t)
     is_near = t <= 50.0 * high
     near, far = t[is_near], t[~is_near]
-    bend = n * _log_laplace(mean.ratio, near * (mean.weight / n))
+    bend = n * transform.log(near * (mean.weight / n))
     # Gamma weights relative to their own sum: the normalisation then needs no log-gamma.
     v = log_t - np.log(powers)[:, None]
     p = powers[:, None]
@@ -439,10 +365,10 @@ def _negative_block(mean: MeanRatio, powers: FloatArray) -> FloatArray:
     # log of (t/p)^p e^p (E[e^(-tS)] - e^-t), in the form that does not cancel
     log_terms = log_gamma[:, is_near] + (bend + np.log(-np.expm1(-bend)))
     if far.size:
-        log_laplace = n * _log_laplace_at_zero(mean.ratio, far * (mean.weight / n)) - (1.0 - mean.weight) * far
+        log_laplace = n * transform.log_at_zero(far * (mean.weight / n)) - (1.0 - mean.weight) * far
         rest = np.log(-np.expm1(-np.maximum(log_laplace + far, 1e-300)))
         log_terms = np.concatenate([log_terms, p * (v[:, ~is_near] + 1.0) + (log_laplace + rest)], axis=1)
-    total = _log_sum_exp(log_terms) - _log_sum_exp(log_gamma)
+    total = log_sum_exp(log_terms) - log_sum_exp(log_gamma)
     # An integrand that has not died away at both ends was cut off: then only the bound is safe.
     ends = np.maximum(log_terms[:, 0], log_terms[:, -1])
     is_whole = ends < log_terms.max(axis=1) - 0.9 * _DEPTH

@@ -36,18 +36,21 @@ import numpy as np
 from scipy import special
 
 from shoal import panels
-from shoal._validate import FloatArray
-from shoal.law import Direction, Pair, Side
+from shoal.law import Pair
 from shoal.levels import Cells, Share, added, deposit, in_order, rebased
-from shoal.ratio import MeanRatio, Ratio
+from shoal.numeric import UNIT, Direction, FloatArray, Side
+from shoal.ratio import Ratio
+from shoal.rounds import Identical, Round
 
-USERS_MAX = 10**7
+_USERS_MAX = 10**7
 """Beyond it round-off would be felt."""
 
-SCALE_MIN = 0.3
+_SCALE_MIN = 0.3
 """Below it one report says nearly all there is to say, and scores spread over too many orders of magnitude."""
 
-_UNIT = 2.0**-53
+_SURE = 10**6
+"""Up to so many users times rounds the round-off of an attack is not felt."""
+
 _SPAN = 9.0
 """Reports are clipped to this many deviations beyond the places where users stand."""
 
@@ -78,30 +81,31 @@ _RULE = _Tosses()
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opposite:
+class Opposite(Round):
     """A round with `mean.users` reports of which one may be user 1's, everybody else opposite.
 
     `mean` is the round of the identical crowd; `loss` is log t of the scores.
     """
 
-    mean: MeanRatio
+    mean: Identical
     loss: float = 0.0
 
     @property
-    def ratio(self) -> Ratio:
+    def ratio(self) -> Ratio:  # type: ignore[override]
         return self.mean.ratio
 
     @property
-    def users(self) -> int:
+    def users(self) -> int:  # type: ignore[override]
         return self.mean.users
 
     @property
-    def weight(self) -> float:
+    def weight(self) -> float:  # type: ignore[override]
         return self.mean.weight
 
     @property
-    def is_in_range(self) -> bool:
-        return self.users <= USERS_MAX and self.ratio.scale >= SCALE_MIN
+    def is_felt(self) -> bool:
+        """Whether the attack is worth computing."""
+        return self.users <= _USERS_MAX and self.ratio.scale >= _SCALE_MIN
 
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
         sums = _sums(self, half // 2, budget)
@@ -110,7 +114,7 @@ class Opposite:
             (1.0 - self.weight) * crowd + self.weight * in_order(moment) / self.users
             for moment in (sums.moment, sums.farther)
         )
-        error = sums.error + 16.0 * _UNIT
+        error = sums.error + 16.0 * UNIT
         base, top = (one, two) if direction == "forward" else (two, one)
         there = (base > 0.0) & (top > 0.0)
         sign = 1.0 if side == "upper" else -1.0
@@ -120,11 +124,18 @@ class Opposite:
         order = np.argsort(loss)
         return Pair(side=side, loss=loss[order], base=base[order], top=top[order], infinite=lost)
 
-    def limited(self, users: int, scale: float) -> Opposite:
-        """An attack is what it is: fewer users would make it better."""
+    def limited(self) -> Opposite:
+        # An attack is what it is: fewer users would make it better.
         return self
 
-    def log_moments(self, orders: FloatArray, direction: Direction) -> FloatArray:
+    def tuned(self, loss: float) -> Opposite:
+        return replace(self, loss=loss)
+
+    def surely_shows(self, other: Round, rounds: int) -> bool:
+        # Of the same move it shows more than the identical crowd, but for its round-off with many users.
+        return self.mean == other and self.users * rounds <= _SURE
+
+    def log_moments(self, orders: FloatArray, direction: Direction, *, quick: bool = False) -> FloatArray:
         raise ValueError("an attack has no Rényi divergence from above")
 
     def test_error(self, half: int, budget: float) -> tuple[float, float]:
@@ -171,7 +182,7 @@ def _score(crowd: Opposite, half: int) -> _Scores:
     base = math.floor(math.log2(_REACH * typical / half))
     mass, near = deposit(_RULE, score, rows[0], rows[1], half, base)
     _, far = deposit(_RULE, score, rows[0], rows[2], half, base)
-    return _Scores(base=base, mass=mass, moment=near, farther=far, count=1, error=1024.0 * _UNIT)
+    return _Scores(base=base, mass=mass, moment=near, farther=far, count=1, error=1024.0 * UNIT)
 
 
 def _rebase(a: _Scores, base: int) -> _Scores:
@@ -179,7 +190,7 @@ def _rebase(a: _Scores, base: int) -> _Scores:
         return a
     mass, moment = rebased(_RULE, a, base)
     _, farther = rebased(_RULE, a.far(), base)
-    error = a.error + 8.0 * (base - a.base) * _UNIT
+    error = a.error + 8.0 * (base - a.base) * UNIT
     return replace(a, base=base, mass=mass, moment=moment, farther=farther, error=error)
 
 
@@ -191,7 +202,7 @@ def _together(a: _Scores, b: _Scores) -> _Scores:
     _, farther = added(_RULE, far, far if a is b else b.far())
     return _Scores(
         base=a.base, mass=mass, moment=moment, farther=farther, count=a.count + b.count,
-        error=a.error + b.error + (max(a.longest, b.longest) + 32.0) * _UNIT,
+        error=a.error + b.error + (max(a.longest, b.longest) + 32.0) * UNIT,
     )  # fmt: skip
 
 
@@ -210,7 +221,7 @@ def _tidy(a: _Scores, budget: float) -> _Scores:
         clipped.append(kept)
     levels = max(int(np.flatnonzero(values.any(axis=1))[-1]) for values in clipped) + 1
     mass, moment, farther = (values[:levels] for values in clipped)
-    error = a.error + 2.0 * (low + len(most) - high) * _UNIT
+    error = a.error + 2.0 * (low + len(most) - high) * UNIT
     a = replace(a, mass=mass, moment=moment, farther=farther, error=error)
     size = np.abs(every[:levels])
     away = float(a.mass[size > 0.0].sum())

@@ -14,7 +14,7 @@ import math
 import numpy as np
 from scipy import special
 
-from shoal._validate import FloatArray
+from shoal.numeric import FloatArray
 
 _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(6)
 

@@ -19,24 +19,17 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
-from scipy import special
 
-from shoal import _extras, _validate
-from shoal._validate import FloatArray
-from shoal.compose import Composition, Parts, Round, upper_lattice
+from shoal import _extras, _validate, gaussian
+from shoal.compose import Composition, Parts, upper_lattice
 from shoal.interval import Interval
-from shoal.law import SCALE_MIN, Direction
-from shoal.ratio import MeanRatio
+from shoal.numeric import DELTA_MIN, DIRECTIONS, EPSILON_MAX, ROUNDS_MAX, UNIT, Direction, FloatArray
+from shoal.rounds import Round
 
 Ways = Literal["worse", "forward", "reverse"]
 
 ACCURACY = 1e-3
 """Relative width in epsilon that is asked for by default."""
-
-_BOTH: tuple[Direction, Direction] = ("forward", "reverse")
-_UNIT = 2.0**-53
-_TINY = 5e-324
-"""No delta of a report is 0: one too small for a double is reported as the smallest there is."""
 
 _CROSSING = 1e-12
 """How far, in relative terms, bounds that are both exact may cross."""
@@ -47,55 +40,13 @@ _FLAT = 0.01
 _HALVES = (384, 448, 512, 640, 1024, 2048, 4096)
 """Cells to a level of the law, from the coarsest to the finest."""
 
-SCALE_MAX, USERS_MAX, RATE_MIN, ROUNDS_MAX = 1e4, 10**9, 1e-10, 10**7
-DELTA_MIN, EPSILON_MAX = 1e-15, 300.0
-"""Outside these limits a bracket is as wide as the local guarantee."""
 
-
-# The Gaussian mechanism: one plain report, any number of rounds
-
-
-def gaussian_delta(width: float, epsilon: float) -> Interval:
-    """`Phi(r/2 - eps/r) - e^eps Phi(-r/2 - eps/r)` (Balle and Wang 2018, theorem 8), r = width."""
-    first = math.exp(float(special.log_ndtr(width / 2.0 - epsilon / width)))
-    # e^eps Phi(-r/2 - eps/r) is at most 1; rounding of large logarithms must not make it overflow.
-    second = math.exp(min(0.0, epsilon + float(special.log_ndtr(-width / 2.0 - epsilon / width))))
-    # Arguments are exact to 2u, so the logarithms to 4u (1 + a^2), as is their difference from rounding.
-    worst = 2.0 + (width / 2.0 + epsilon / width) ** 2 + epsilon
-    error = 16.0 * _UNIT * worst * (first + second)
-    value = first - second
-    return Interval(lower=max(0.0, value - error), upper=min(1.0, max(value + error, _TINY)))
-
-
-def _gaussian_epsilon(width: float, delta: float) -> Interval:
-    ends = []
-    for end in ("lower", "upper"):
-
-        def excess(epsilon: float, end: str = end) -> float:
-            return delta - float(getattr(gaussian_delta(width, epsilon), end))
-
-        root = _bisect(excess, width)
-        ends.append(root[0] if end == "lower" else root[1])
-    return Interval(lower=min(ends), upper=max(ends))
-
-
-def _bisect(rising: Callable[[float], float], scale: float) -> tuple[float, float]:
-    """Neighbouring numbers >= 0 between which a rising function crosses 0."""
-    if rising(0.0) >= 0.0:
-        return 0.0, 0.0
-    low, high = 0.0, scale
-    while rising(high) < 0.0:
-        low, high = high, 2.0 * high
-    while True:
-        middle = 0.5 * (low + high)
-        if not low < middle < high:
-            return low, high
-        low, high = (low, middle) if rising(middle) >= 0.0 else (middle, high)
+# Rounds that are one plain report
 
 
 def _is_gaussian(parts: Parts) -> bool:
     """Whether every round is one plain report W: no shuffler, no sampling, no coin."""
-    return all(mean.users == 1 and mean.weight == 1.0 and mean.ratio.rate == 1.0 for mean, _ in parts)
+    return all(mean.is_gaussian for mean, _ in parts)
 
 
 def _local_width(parts: Parts) -> float:
@@ -104,7 +55,10 @@ def _local_width(parts: Parts) -> float:
     Forgetting who sent which report, and who took part, can only help: each round is dominated by
     the one report of the user who moved.
     """
-    squares: list[float] = [rounds / mean.ratio.scale**2 for mean, rounds in parts]
+    scales = [mean.ratio.scale for mean, _ in parts]
+    if min(scales) == 0.0:
+        return math.inf
+    squares = [rounds / scale**2 for scale, (_, rounds) in zip(scales, parts, strict=True)]
     return math.sqrt(math.fsum(squares))
 
 
@@ -113,7 +67,7 @@ def _local_width(parts: Parts) -> float:
 
 def _checked(parts: Parts) -> Parts:
     """Equal rounds together, counts checked and added up here and nowhere else."""
-    counts: dict[MeanRatio | Round, int] = {}
+    counts: dict[Round, int] = {}
     for mean, rounds in parts:
         counts[mean] = counts.get(mean, 0) + _validate.rounds(rounds)
     if not counts:
@@ -123,7 +77,7 @@ def _checked(parts: Parts) -> Parts:
 
 def _directions(direction: Ways) -> tuple[Direction, ...]:
     _validate.choice("direction", direction, ("worse", "forward", "reverse"))
-    return _BOTH if direction == "worse" else (direction,)
+    return DIRECTIONS if direction == "worse" else (direction,)
 
 
 def budget_for(parts: Parts, smallest: float) -> float:
@@ -152,7 +106,7 @@ def _refined(parts: Parts, accuracy: float, answer: Callable[[int], list[_Answer
     accuracy = _validate.real("accuracy", accuracy)
     if accuracy <= 0.0:
         raise ValueError(f"accuracy must be positive, got {accuracy}")
-    place = _HALVES.index(max(_first(mean.ratio.scale) for mean, _ in parts))
+    place = _HALVES.index(max(mean.ratio.cells for mean, _ in parts))
     best = answer(_HALVES[place])
     excess = max(one.width for one in best) / accuracy
     while excess > 1.0 and place + 1 < len(_HALVES):
@@ -167,11 +121,6 @@ def _refined(parts: Parts, accuracy: float, answer: Callable[[int], list[_Answer
     return [one.interval for one in best]
 
 
-def _first(scale: float) -> int:
-    """Cells that are mostly enough at the default accuracy: the less noise, the longer and smoother the tails."""
-    return 512 if scale >= 0.7 else 384 if scale >= 0.4 else 448
-
-
 def _meet(one: Interval, other: Interval) -> Interval:
     """Two brackets of one number; they overlap, or one of them is wrong."""
     return _ordered(max(one.lower, other.lower), min(one.upper, other.upper))
@@ -183,18 +132,12 @@ def _worst(intervals: Sequence[Interval]) -> Interval:
 
 def in_range(parts: Parts) -> bool:
     """Whether the law was made for these rounds; elsewhere the local guarantee is all that is claimed."""
-    return all(
-        getattr(mean, "least_scale", SCALE_MIN) <= mean.ratio.scale <= SCALE_MAX
-        and mean.users <= USERS_MAX
-        and mean.ratio.rate * mean.weight >= RATE_MIN
-        and rounds <= ROUNDS_MAX
-        for mean, rounds in parts
-    )
+    return all(mean.is_in_range and rounds <= ROUNDS_MAX for mean, rounds in parts)
 
 
 def limited(parts: Parts) -> Parts:
     """The rounds within the limits on users and noise: never better, so a bound from above for those beyond."""
-    return tuple((part.limited(USERS_MAX, SCALE_MAX), rounds) for part, rounds in parts)
+    return tuple((part.limited(), rounds) for part, rounds in parts)
 
 
 def _from_limits(parts: Parts, caps: list[Interval], answer: Callable[[Parts], list[Interval]]) -> list[Interval]:
@@ -228,7 +171,7 @@ def epsilons(
     """
     parts, asked = _checked(parts), [_validate.delta(d) for d in deltas]
     ways = _directions(direction)
-    local = [_gaussian_epsilon(_local_width(parts), d) for d in asked]
+    local = [gaussian.epsilon(_local_width(parts), d) for d in asked]
     if _is_gaussian(parts):
         return local
     caps = [Interval(lower=0.0, upper=interval.upper) for interval in local]
@@ -273,7 +216,7 @@ def deltas(
     parts, asked = _checked(parts), [_validate.epsilon(e) for e in epsilons]
     ways = _directions(direction)
     width = _local_width(parts)
-    local = [gaussian_delta(width, e) for e in asked]
+    local = [gaussian.delta(width, e) for e in asked]
     if _is_gaussian(parts):
         return local
     caps = [Interval(lower=0.0, upper=interval.upper) for interval in local]
@@ -294,7 +237,7 @@ def deltas(
             slope = max(1.0, 1e3 * math.log(here / there)) if 0.0 < there < here else 1.0
             negligible = here <= 1e-15  # nobody asks for its digits
             bracket = _meet(_worst(each), cap)
-            bracket = Interval(lower=bracket.lower, upper=max(bracket.upper, _TINY))
+            bracket = Interval(lower=bracket.lower, upper=max(bracket.upper, gaussian.TINY))
             found.append(_Answer(interval=bracket, slope=math.inf if negligible else slope))
         return found
 
@@ -303,7 +246,7 @@ def deltas(
 
 def advantage(parts: Parts, accuracy: float = ACCURACY) -> Interval:
     """The largest TPR - FPR of any attack: the total variation distance, delta at eps = 0."""
-    forward, reverse = (deltas(parts, [0.0], accuracy, direction=way)[0] for way in _BOTH)
+    forward, reverse = (deltas(parts, [0.0], accuracy, direction=way)[0] for way in DIRECTIONS)
     return _meet(forward, reverse)
 
 
@@ -320,8 +263,8 @@ def tradeoff(
     parts, asked = _checked(parts), [_validate.delta(f, "fpr") for f in fprs]
     ways = _directions(direction)
     if _is_gaussian(parts):
-        return [_gaussian_power(_local_width(parts), f) for f in asked]
-    caps = [Interval(lower=f, upper=_gaussian_power(_local_width(parts), f).upper) for f in asked]
+        return [gaussian.power(_local_width(parts), f) for f in asked]
+    caps = [Interval(lower=f, upper=gaussian.power(_local_width(parts), f).upper) for f in asked]
     if not in_range(parts):
         return _from_limits(parts, caps, lambda within: tradeoff(within, asked, accuracy, direction=direction))
     budget = budget_for(parts, min(1e-6, *asked))
@@ -340,8 +283,8 @@ def tradeoff(
 def highest_power(parts: Parts, fpr: float, half: int = 512) -> float:
     """An upper bound on the true positive rate, both ways, for rounds of which only that is known."""
     together = Composition(parts=parts, half=half, budget=budget_for(parts, min(1e-6, fpr)))
-    cap = _gaussian_power(_local_width(parts), fpr).upper
-    return max(fpr, min(cap, max(_power_bound(together, way, fpr) for way in _BOTH)))
+    cap = gaussian.power(_local_width(parts), fpr).upper
+    return max(fpr, min(cap, max(_power_bound(together, way, fpr) for way in DIRECTIONS)))
 
 
 def _power_bound(rounds: Composition, direction: Direction, fpr: float) -> float:
@@ -349,7 +292,7 @@ def _power_bound(rounds: Composition, direction: Direction, fpr: float) -> float
     upper = float(np.min(fpr * np.exp(np.minimum(epsilon, 700.0)) + delta, initial=1.0))
     epsilon, delta = rounds.above(_other(direction)).points()
     upper = min(upper, float(np.min(1.0 - np.exp(-epsilon) * (1.0 - fpr - delta), initial=1.0)))
-    return max(fpr, upper * (1.0 + 8.0 * _UNIT))
+    return max(fpr, upper * (1.0 + 8.0 * UNIT))
 
 
 def _other(direction: Direction) -> Direction:
@@ -359,7 +302,7 @@ def _other(direction: Direction) -> Direction:
 def _power(rounds: Composition, direction: Direction, fpr: float) -> Interval:
     """The largest TPR at the FPR, from the curves of both directions."""
     lower = float(np.interp(fpr, *_tests(rounds, direction)))
-    return _ordered(max(fpr, lower * (1.0 - 8.0 * _UNIT)), _power_bound(rounds, direction, fpr))
+    return _ordered(max(fpr, lower * (1.0 - 8.0 * UNIT)), _power_bound(rounds, direction, fpr))
 
 
 @functools.lru_cache(maxsize=8)
@@ -392,14 +335,6 @@ def _turns_left(a: tuple[float, float], b: tuple[float, float], c: tuple[float, 
     return (b[0] - a[0]) * (c[1] - a[1]) >= (c[0] - a[0]) * (b[1] - a[1])
 
 
-def _gaussian_power(width: float, fpr: float) -> Interval:
-    """The power of the test between N(0, 1) and N(width, 1): `Phi(Phi^-1(fpr) + width)`."""
-    quantile = float(special.ndtri(fpr))
-    power = float(special.ndtr(quantile + width))
-    error = 64.0 * _UNIT * (2.0 + (abs(quantile) + width) ** 2) * power
-    return Interval(lower=max(fpr, power - error), upper=max(fpr, min(1.0, power + error)))
-
-
 def to_dp_accounting(parts: Parts, *, step: float = 1e-4, half: int = 1024) -> Any:
     """A dp_accounting `PrivacyLossDistribution` of rounds, from above ("pessimistic").
 
@@ -412,7 +347,7 @@ def to_dp_accounting(parts: Parts, *, step: float = 1e-4, half: int = 1024) -> A
     whole = None
     for mean, rounds in parts:
         pmfs = []
-        for way in _BOTH:
+        for way in DIRECTIONS:
             start, masses, infinite = upper_lattice(mean, half, way, step)
             pmfs.append(pld_pmf.DensePLDPmf(step, start, masses, infinite, True))
         one = privacy_loss_distribution.PrivacyLossDistribution(*pmfs)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,21 @@ class Line:
 
     marks: bool = False
     """Whether each point gets a mark, as few points should."""
+    look: int | None = None
+    """Which colour and dashes; by default those of its place. Panels show the same thing in the same way."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One pair of axes. Those named in `logarithmic` are so where the values allow it."""
+
+    lines: Sequence[Line]
+    title: str
+    xlabel: str
+    ylabel: str
+    logarithmic: str = "xy"
+    floor: float | None = None
+    """Values of y below it are not drawn: nothing is known of them."""
 
 
 def band(label: str, x: Sequence[float], brackets: Iterable[Interval], *, marks: bool = False) -> Line:
@@ -48,41 +64,189 @@ def draw(
     xlabel: str,
     ylabel: str,
     logarithmic: str = "xy",
+    floor: float | None = None,
+    note: str = "",
 ) -> Path:
-    """Write a picture of the lines (PNG, SVG or PDF by the file's ending) and return its path.
+    """Write a picture of the lines (PNG, SVG or PDF by the file's ending) and return its path."""
+    panel = Panel(lines=lines, title=title, xlabel=xlabel, ylabel=ylabel, logarithmic=logarithmic, floor=floor)
+    return draw_panels([panel], path, note=note)
 
-    The axes named in `logarithmic` are so where the values allow it; a line with lower bounds gets a band.
+
+def draw_panels(panels: Sequence[Panel], path: str | Path, *, note: str = "") -> Path:
+    """Write a picture with the panels side by side; under it the note, and what a band means where there is one.
+
+    Lines are named at their ends where they end together, otherwise in a legend. Lines that nobody could tell
+    apart are drawn as one, with both names.
     """
     target, plt = check(path), _pyplot()
-    from matplotlib import ticker
-
     with plt.rc_context(_STYLE):
-        figure, axes = plt.subplots(figsize=(7.2, 4.6), layout="constrained")
-        for i, line in enumerate(lines):
-            colour, dash = _COLOURS[i % len(_COLOURS)], _DASHES[i % len(_DASHES)]
-            marker = _MARKS[i % len(_MARKS)] if line.marks or len(line.x) == 1 else None
-            axes.plot(line.x, line.upper, color=colour, linestyle=dash, linewidth=2, marker=marker, label=line.label)
-            if line.lower is not None:
-                top = line.upper if line.top is None else line.top
-                axes.fill_between(line.x, line.lower, top, color=colour, alpha=0.25, linewidth=0)
-        if "x" in logarithmic and all(x > 0 for line in lines for x in line.x):
-            axes.set_xscale("log")
-            axes.xaxis.set_major_formatter(ticker.FuncFormatter(_tick))
-            axes.xaxis.set_minor_formatter(ticker.LogFormatter(minor_thresholds=(1.0, 0.5)))
-        if "y" in logarithmic and all(y > 0 for line in lines for y in line.upper):
-            axes.set_yscale("log")
-            axes.yaxis.set_major_formatter(ticker.FuncFormatter(_tick))
-            axes.yaxis.set_minor_formatter(ticker.LogFormatter(minor_thresholds=(1.0, 0.5)))
-        axes.set(xlabel=xlabel, ylabel=ylabel)
-        axes.set_title(title, loc="left", fontsize=12)
-        axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.8)
-        if len(lines) > 4:  # too many to stand inside without hiding a line
-            figure.legend(loc="outside lower center", ncols=2, frameon=False)
-        else:
-            axes.legend(frameon=False)
+        figure, every = plt.subplots(1, len(panels), figsize=(8.2 if len(panels) == 1 else 6.4 * len(panels), 4.8),
+                                     layout="constrained", squeeze=False)  # fmt: skip
+        notes = [note] if note else []
+        for axes, panel in zip(every[0], panels, strict=True):
+            lines = _merged(_above(panel))
+            named = _end_together(lines)
+            for i, line in enumerate(lines):
+                _curve(axes, line, i)
+            _scale(axes, "x", panel, [x for line in lines for x in line.x])
+            _scale(axes, "y", panel, [y for line in lines for y in line.upper])
+            axes.set(xlabel=panel.xlabel, ylabel=panel.ylabel)
+            axes.set_title(panel.title, loc="left", fontsize=12)
+            axes.grid(visible=True, which="major", color="#dddddd", linewidth=0.8)
+            if not named and len(lines) > 4:  # too many to stand inside without hiding a line
+                figure.legend(loc="outside lower center", ncols=2, frameon=False)
+            elif not named:
+                axes.legend(frameon=False)
+            if any(_has_band(line) for line in lines) and _BAND not in notes:
+                notes.append(_BAND)
+        if notes:
+            figure.supxlabel("\n".join(notes), fontsize=9, color="#444444")
+        figure.canvas.draw()  # the layout first: labels are spread in its units
+        for axes, panel in zip(every[0], panels, strict=True):
+            lines = _merged(_above(panel))
+            if _end_together(lines):
+                _name_ends(axes, lines)
         figure.savefig(target, dpi=160)
         plt.close(figure)
     return target
+
+
+_BAND = "Shaded: the truth lies in it. Its upper edge is proved; its lower edge is what some attack reaches."
+
+
+def _above(panel: Panel) -> list[Line]:
+    """The lines without what is below the floor."""
+    if panel.floor is None:
+        return list(panel.lines)
+    found = []
+    for line in panel.lines:
+        kept = [i for i, y in enumerate(line.upper) if y >= panel.floor]
+        lower = None if line.lower is None else [max(line.lower[i], panel.floor) for i in kept]
+        if kept:
+            x, upper = [line.x[i] for i in kept], [line.upper[i] for i in kept]
+            found.append(replace(line, x=x, upper=upper, lower=lower))
+    return found
+
+
+def _has_band(line: Line) -> bool:
+    """Whether there is a bracket wide enough to be seen; a band with a top of its own is something else."""
+    return (
+        line.top is None
+        and line.lower is not None
+        and any(u > 1.05 * low for u, low in zip(line.upper, line.lower, strict=True))
+    )
+
+
+def _merged(lines: Sequence[Line]) -> list[Line]:
+    """Lines that run within a three-hundredth of the height of each other become one."""
+    values = [y for line in lines for y in line.upper if 0.0 < y < math.inf]
+    height = math.log(max(values) / min(values)) if values and min(values) < max(values) else 1.0
+    found: list[Line] = []
+    for line in lines:
+        for i, other in enumerate(found):
+            pairs = list(zip(line.upper, other.upper, strict=False))
+            same = list(line.x) == list(other.x) and len(line.x) > 1 and all(a > 0.0 and b > 0.0 for a, b in pairs)
+            if same and max(abs(math.log(a / b)) for a, b in pairs) < height / 300.0:
+                found[i] = replace(other, label=f"{other.label}\n≈ {line.label}")
+                break
+        else:
+            found.append(line)
+    return found
+
+
+def _end_together(lines: Sequence[Line]) -> bool:
+    """Whether all lines end at the same x, so that they can be named there."""
+    ends = {max(line.x) for line in lines if len(line.x)}
+    return len(ends) == 1 and all(len(line.x) > 1 for line in lines)
+
+
+def _look(line: Line, i: int) -> tuple[str, Any, str]:
+    place = i if line.look is None else line.look
+    return _COLOURS[place % len(_COLOURS)], _DASHES[place % len(_DASHES)], _MARKS[place % len(_MARKS)]
+
+
+def _curve(axes: Any, line: Line, i: int) -> None:
+    colour, dash, mark = _look(line, i)
+    marker = mark if line.marks or len(line.x) == 1 else None
+    axes.plot(
+        line.x, line.upper, color=colour, linestyle=dash, linewidth=2, marker=marker, markersize=4, label=line.label
+    )
+    if line.lower is not None:
+        top = line.upper if line.top is None else line.top
+        axes.fill_between(line.x, line.lower, top, color=colour, alpha=0.25, linewidth=0)
+
+
+def _name_ends(axes: Any, lines: Sequence[Line]) -> None:
+    """Each line's name to the right of its end, apart from the others, with a thin line between the two."""
+    height = axes.bbox.height
+    lowest, highest = axes.bbox.y0, axes.bbox.y1
+    ends = []
+    for i, line in enumerate(lines):
+        last = max(range(len(line.x)), key=lambda k, line=line: line.x[k])  # type: ignore[misc]
+        place = axes.transData.transform((line.x[last], line.upper[last]))
+        ends.append((float(min(max(place[1], lowest), highest) - lowest) / height, i, line, line.upper[last]))
+    ends.sort(key=lambda end: end[0])
+    rows = [1 + line.label.count("\n") for _, _, line, _ in ends]
+    spots = _apart([end[0] for end in ends], [0.058 * n for n in rows])
+    for spot, (_, i, line, value) in zip(spots, ends, strict=True):
+        colour = _look(line, i)[0]
+        axes.annotate(
+            line.label, xy=(max(line.x), value), xycoords="data", xytext=(1.04, spot), textcoords="axes fraction",
+            color=colour, va="center", ha="left", fontsize=9.5, annotation_clip=False,
+            arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8, "shrinkA": 0, "shrinkB": 2},
+        )  # fmt: skip
+
+
+def _apart(wanted: Sequence[float], sizes: Sequence[float]) -> list[float]:
+    """Places as near as possible to those wanted (which rise), so that labels of these sizes do not touch."""
+    places = list(wanted)
+    for _ in range(200):
+        moved = False
+        for i in range(len(places) - 1):
+            missing = 0.5 * (sizes[i] + sizes[i + 1]) - (places[i + 1] - places[i])
+            if missing > 1e-9:
+                places[i] -= 0.5 * missing
+                places[i + 1] += 0.5 * missing
+                moved = True
+        if not moved:
+            break
+    return places
+
+
+def _scale(axes: Any, name: str, panel: Panel, values: Sequence[float]) -> None:
+    """A logarithmic axis where it was asked for and can be; all its ticks in one notation."""
+    from matplotlib import ticker
+
+    axis = getattr(axes, f"{name}axis")
+    if name not in panel.logarithmic or not values or min(values) <= 0.0:
+        axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: plain(value)))
+        return
+    getattr(axes, f"set_{name}scale")("log")
+    low, high = min(values), max(values)
+    powers = not (low >= 1e-4 and high < 1e7)
+    axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: tick(value, powers=powers)))
+    short = high / low < 12.0
+    axis.set_minor_locator(ticker.LogLocator(base=10.0, subs=(2.0, 3.0, 5.0) if short else range(2, 10)))
+    axis.set_minor_formatter(ticker.FuncFormatter(lambda value, _: tick(value, powers=powers) if short else ""))
+
+
+def plain(value: float) -> str:
+    """A number on an axis without an exponent: `60,000`, `0.05`."""
+    text = f"{value:,.12f}".rstrip("0").rstrip(".") if abs(value) >= 1e-9 else "0"
+    return text.replace("-", "−")
+
+
+def tick(value: float, *, powers: bool) -> str:
+    """A tick of a logarithmic axis: a plain number, or (all of the axis) a power of ten.
+
+    >>> tick(0.001, powers=False), tick(1e-7, powers=True)
+    ('0.001', '$10^{-7}$')
+    """
+    if not powers or value <= 0.0:
+        return plain(value)
+    exponent = math.floor(math.log10(value) + 1e-9)
+    digits = value / 10.0**exponent
+    return f"$10^{{{exponent}}}$" if abs(digits - 1.0) < 1e-6 else f"${digits:.3g}\\times10^{{{exponent}}}$"
 
 
 def draw_rows(
@@ -130,6 +294,11 @@ def check(path: str | Path) -> Path:
         raise ValueError(f"plot must be a .png, .svg or .pdf file, got {str(path)!r}")
     _extras.need("plot needs matplotlib", "plot", "matplotlib")
     target.parent.mkdir(parents=True, exist_ok=True)
+    there = target.exists()
+    with target.open("ab"):  # an unwritable file is refused here, not after the computation
+        pass
+    if not there:
+        target.unlink()
     return target
 
 
@@ -140,9 +309,3 @@ def _pyplot() -> Any:
     from matplotlib import pyplot
 
     return pyplot
-
-
-def _tick(value: float, _: Any) -> str:
-    if value <= 0:
-        return f"{value:g}"
-    return f"{value:,.0f}" if 1 <= value < 1e7 and value == round(value) else f"{value:g}"

@@ -21,11 +21,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import special
 
-from shoal._validate import FloatArray
-from shoal.law import Direction, Pair
-from shoal.ratio import Ratio
+from shoal import gaussian
+from shoal.law import Pair
+from shoal.numeric import UNIT, Direction, FloatArray
+from shoal.ratio import Lognormal
 
-_UNIT = 2.0**-53
 _MARGIN = 1e-9
 """By how much, in relative terms, prices are raised before their hull is made."""
 
@@ -70,12 +70,8 @@ def of_report(gap: FloatArray, scale: float, rate: float) -> Prices:
     width = 1.0 / scale
     loss = np.log1p(gap)
     epsilon = np.abs(loss)
-    first = np.exp(special.log_ndtr(width / 2.0 - epsilon / width))
-    second = np.exp(np.minimum(0.0, epsilon + special.log_ndtr(-width / 2.0 - epsilon / width)))
-    # As in the closed form of one answer: logarithms are off by 4u (1 + a^2), and so is their difference.
-    error = 16.0 * _UNIT * (2.0 + (width / 2.0 + epsilon / width) ** 2 + epsilon)
-    delta = np.minimum(1.0, np.maximum(first - second, 0.0) + error * (first + second))
-    return Prices(gap=gap, value=rate * np.exp(np.minimum(loss, 0.0)) * delta * (1.0 + 8.0 * _UNIT))
+    delta = gaussian.deltas_above(width, epsilon)
+    return Prices(gap=gap, value=rate * np.exp(np.minimum(loss, 0.0)) * delta * (1.0 + 8.0 * UNIT))
 
 
 def of_sampled(gap: FloatArray, scale: float, weight: float, *, there: float, here: float) -> Prices:
@@ -94,7 +90,7 @@ def of_sampled(gap: FloatArray, scale: float, weight: float, *, there: float, he
     share = (1.0 + over) * weight / (weight + over)
     moved, new, old = (of_report(over / weight, s, 1.0).value for s in (scale, there, here))
     delta = weight * (share * moved + (1.0 - share) * np.where(gap >= 0.0, new, old))
-    return Prices(gap=gap, value=delta * np.where(gap >= 0.0, 1.0, 1.0 + gap) * (1.0 + 64.0 * _UNIT))
+    return Prices(gap=gap, value=delta * np.where(gap >= 0.0, 1.0, 1.0 + gap) * (1.0 + 64.0 * UNIT))
 
 
 def smaller(one: Prices, other: Prices) -> Prices:
@@ -122,7 +118,7 @@ class PricedLaw:
     def log_moments(self, orders: FloatArray, direction: Direction, scale: float, rate: float) -> FloatArray:
         """Upper bounds on `(L - 1) D_L`; scale and rate are those of the one report that is known to be worse."""
         prices = self.prices()
-        local = Ratio(scale=scale, rate=rate).log_moments(orders)
+        local = Lognormal(scale=scale, rate=rate).log_moments(orders)
         found = np.array([_log_moment(prices, order, direction, scale, rate) for order in orders.tolist()])
         best: FloatArray = np.minimum(found, local * (1.0 + 1e-12))
         return best

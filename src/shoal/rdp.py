@@ -1,12 +1,10 @@
 """Rényi DP of composed rounds, in both directions, and its conversion to (epsilon, delta).
 
-For a round with ratio S = dP/dQ (see ratio.py) and order L > 1
+For a round with ratio S = dP/dQ (see `shoal.ratio`) and order L > 1
 
     forward:  (L - 1) D_L(P || Q) = log E[S^L],      reverse:  (L - 1) D_L(Q || P) = log E[S^(1-L)],
 
-both convex in L and zero at L = 1. At whole orders they come from moments.py; between whole orders
-the chord of a convex function is an upper bound. Neither exceeds the same quantity for the moved
-user's own report with its own coin revealed, because everything else is post-processing of that.
+both convex in L and zero at L = 1. A round gives upper bounds on them (`shoal.rounds`).
 
 Composition adds logarithmic moments (Mironov 2017, Proposition 1). Conversion (Canonne, Kamath and
 Steinke 2020, Proposition 12, arXiv:2004.00010v4; Balle et al. 2020, Theorem 21):
@@ -25,88 +23,20 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, Protocol
 
 import numpy as np
 
-from shoal import moments
-from shoal._validate import ORDER_MAX, FloatArray
-from shoal.ratio import MeanRatio, Ratio
+from shoal._validate import ORDER_MAX
+from shoal.numeric import DIRECTIONS, UNIT, Direction, FloatArray
+from shoal.rounds import DENSE, Round
 
-Direction = Literal["forward", "reverse"]
-DIRECTIONS: tuple[Direction, ...] = ("forward", "reverse")
-
-
-class Bounded(Protocol):
-    """A round that is not the mean of one ratio, but knows bounds on its moments."""
-
-    def __hash__(self) -> int: ...
-
-    def log_moments(self, orders: FloatArray, direction: Direction) -> FloatArray: ...
-
-
-Part = tuple[MeanRatio | Bounded, int]
+Part = tuple[Round, int]
 """A round and how often it is repeated."""
-
-_UNIT = 2.0**-53
-_DENSE = 256
-"""Up to here all whole orders are computed together: it takes milliseconds."""
-
-_CONTOUR_MAX = 1 << 18
-"""One order costs time and memory proportional to it; beyond this the local bound serves."""
-
-
-def log_moments(
-    mean: MeanRatio | Bounded, orders: FloatArray, direction: Direction, *, quick: bool = False
-) -> FloatArray:
-    """Upper bounds on `(L - 1) D_L` at real orders L > 1.
-
-    Exact up to round-off at whole orders (to 16,384 in the forward direction), by chords between
-    them. `quick` leaves out what takes seconds: large whole orders at which the heavy tail of one
-    report dominates, which are of no use for a conversion, then get the local bound.
-    """
-    if not isinstance(mean, MeanRatio):
-        return mean.log_moments(orders, direction)
-    local = Ratio(scale=mean.ratio.scale, rate=mean.ratio.rate * mean.weight).log_moments(orders)
-    if mean.is_single:  # exact, and the same in both directions as E[V^(1-L)] = E[V^L]
-        return local * (1.0 + moments.roundoff(orders))
-    below = np.floor(orders)
-    above = np.ceil(orders)
-    whole, where = np.unique(np.concatenate([below, above]), return_inverse=True)
-    values = _whole(mean, whole, direction, quick)[where.reshape(-1)]
-    share = orders - below
-    start, end = values[: len(orders)], values[len(orders) :]
-    known = np.isfinite(start) & np.isfinite(end)  # no bound at an end, no bound on the chord
-    chord = np.full(len(orders), math.inf)
-    chord[known] = start[known] + share[known] * (end[known] - start[known])
-    result: FloatArray = np.minimum(chord, local) * (1.0 + moments.roundoff(orders))
-    return result
-
-
-def _whole(mean: MeanRatio, orders: FloatArray, direction: Direction, quick: bool) -> FloatArray:
-    """The same at whole orders >= 1, without the margin for round-off."""
-    result = np.zeros(len(orders))
-    if direction == "reverse":
-        chosen = orders > 1
-        result[chosen] = moments.log_negative_moments(mean, orders[chosen] - 1.0)
-        return result
-    together = orders <= _DENSE
-    if not quick and (mean.users >= orders[-1] or len(orders) > 1000):
-        together |= orders <= moments.SERIES_MAX
-    alone = np.flatnonzero(~together & (orders <= _CONTOUR_MAX))
-    result[orders > _CONTOUR_MAX] = math.inf
-    result[alone] = [moments.log_moment_bound(mean, int(k)) for k in orders[alone]]
-    if not quick:
-        together |= np.isinf(result) & (orders <= moments.SERIES_MAX)
-    if together.any():
-        table = moments.log_moments(mean, int(orders[together].max()))
-        result[together] = table[orders[together].astype(int)]
-    return result
 
 
 def rdp(parts: Sequence[Part], orders: FloatArray, direction: Direction) -> FloatArray:
     """`D_L` of the composed rounds at real orders."""
-    total = sum((count * log_moments(mean, orders, direction) for mean, count in parts), np.zeros(len(orders)))
+    total = sum((count * mean.log_moments(orders, direction) for mean, count in parts), np.zeros(len(orders)))
     return total / (orders - 1.0)
 
 
@@ -116,18 +46,18 @@ def grid(level: int) -> FloatArray:
     if level == 0:
         return np.concatenate([np.linspace(1.02, 2.0, 50)[:-1], np.linspace(2.0, 8.0, 25), np.arange(9.0, 65.0)])
     if level == 1:
-        return np.arange(65.0, _DENSE + 1.0)
-    return np.round(_DENSE * 2.0 ** (level - 2.0 + np.arange(1, 5) / 4.0))
+        return np.arange(65.0, DENSE + 1.0)
+    return np.round(DENSE * 2.0 ** (level - 2.0 + np.arange(1, 5) / 4.0))
 
 
 @functools.lru_cache(maxsize=512)
-def _level(mean: MeanRatio | Bounded, direction: Direction, level: int) -> FloatArray:
-    return log_moments(mean, grid(level), direction, quick=True)
+def _level(mean: Round, direction: Direction, level: int) -> FloatArray:
+    return mean.log_moments(grid(level), direction, quick=True)
 
 
 @functools.lru_cache(maxsize=4096)
-def _one(mean: MeanRatio | Bounded, direction: Direction, order: float) -> float:
-    return float(log_moments(mean, np.array([order]), direction, quick=True)[0])
+def _one(mean: Round, direction: Direction, order: float) -> float:
+    return float(mean.log_moments(np.array([order]), direction, quick=True)[0])
 
 
 def _total_at(parts: Sequence[Part], direction: Direction, order: float) -> float:
@@ -154,8 +84,8 @@ def _search(
         level += 1
     # Above the dense levels, halve the gap around the best order until it no longer pays.
     gap = at * 2.0**0.25 - at
-    while at > _DENSE and gap >= max(1.0, 2e-4 * at):
-        orders = np.round(np.array([max(at - gap / 2.0, _DENSE), at + gap / 2.0]))
+    while at > DENSE and gap >= max(1.0, 2e-4 * at):
+        orders = np.round(np.array([max(at - gap / 2.0, DENSE), at + gap / 2.0]))
         values = objective(orders, np.array([_total_at(parts, direction, float(order)) for order in orders]))
         i = int(np.argmin(values))
         if values[i] < best:
@@ -171,7 +101,7 @@ def epsilon_terms(orders: FloatArray, log_moment: FloatArray, delta: float) -> F
     """The epsilon that each order proves at this delta, rounded up, from `(L - 1) D_L`."""
     penalty = (math.log(delta) + np.log(orders)) / (orders - 1.0)
     value: FloatArray = log_moment / (orders - 1.0) + np.log1p(-1.0 / orders) - penalty
-    value += 8.0 * _UNIT * (log_moment / (orders - 1.0) + np.abs(penalty) + 1.0 / orders)
+    value += 8.0 * UNIT * (log_moment / (orders - 1.0) + np.abs(penalty) + 1.0 / orders)
     return value
 
 
@@ -179,7 +109,7 @@ def _log_delta_terms(orders: FloatArray, log_moment: FloatArray, epsilon: float)
     """The logarithm of the delta that each order proves at this epsilon, rounded up."""
     gain = (orders - 1.0) * epsilon
     value: FloatArray = log_moment - gain + (orders - 1.0) * np.log1p(-1.0 / orders) - np.log(orders)
-    value += 8.0 * _UNIT * (log_moment + gain + 2.0 + np.log(orders))
+    value += 8.0 * UNIT * (log_moment + gain + 2.0 + np.log(orders))
     return value
 
 

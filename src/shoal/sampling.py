@@ -19,11 +19,12 @@ from typing import Any, ClassVar
 from shoal import _validate
 from shoal.answers import Bounds
 from shoal.attacks import Allocation, Maximum
-from shoal.compose import Parts, Round
+from shoal.compose import Parts
 from shoal.interval import Interval, rounded
 from shoal.mechanisms import MECHANISMS, Mechanism, parameter
 from shoal.opposite import Opposite
-from shoal.ratio import MeanRatio, Ratio
+from shoal.ratio import Lognormal
+from shoal.rounds import Identical, Round
 from shoal.swap import Real, Swap, Worst
 
 
@@ -63,9 +64,9 @@ class PoissonSampling(_Central):
         super().__post_init__()
         self._set("rate", _validate.rate(self.rate))
 
-    def _identical(self) -> MeanRatio | Round:
+    def _identical(self) -> Round:
         if self.adjacency == "zero-out" or self.rate == 1.0:
-            return MeanRatio(ratio=Ratio(scale=self.scale), users=1, weight=self.rate)
+            return Identical(ratio=Lognormal(scale=self.scale), users=1, weight=self.rate)
         return Worst(swap=Swap(scale=self.sigma, rate=self.rate, here=1.0, there=-1.0, other=0.0), stand_in=0.0)
 
 
@@ -106,15 +107,15 @@ class FixedBatch(_Central):
         there = 0.0 if self.adjacency == "zero-out" else -1.0
         return Swap(scale=self.sigma, rate=self.rate, here=1.0, there=there, other=-1.0)
 
-    def _above(self) -> MeanRatio | Round:
+    def _above(self) -> Round:
         return self._opposite() if self.rate == 1.0 else Worst(swap=self._swap(), stand_in=1.0)
 
-    def _identical(self) -> MeanRatio | Round:
+    def _identical(self) -> Round:
         return Real(swap=self._swap()) if self.adjacency == "zero-out" and self.rate < 1.0 else self._opposite()
 
-    def _opposite(self) -> MeanRatio:
+    def _opposite(self) -> Identical:
         """The others where the record is in Q: the ratio of Poisson sampling at this distance."""
-        return MeanRatio(ratio=Ratio(scale=self.scale), users=1, weight=self.rate)
+        return Identical(ratio=Lognormal(scale=self.scale), users=1, weight=self.rate)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +164,9 @@ class RandomAllocation(_Central):
         size, more = divmod(self.steps, self.picks)
         blocks = ((size, self.picks - more), (size + 1, more))
         upper: Parts = tuple(
-            (MeanRatio(ratio=Ratio(scale=scale), users=users), number * rounds) for users, number in blocks if number
+            (Identical(ratio=Lognormal(scale=scale), users=users), number * rounds)
+            for users, number in blocks
+            if number
         )
         if self.picks in (1, self.steps):
             return Bounds(upper=upper, identical=upper, opposite=upper)
@@ -204,15 +207,15 @@ class ShuffledEpochs(_Central):
 
     def _bounds(self, count: int) -> Bounds:
         rounds = count * self.epochs
-        report = ((MeanRatio(ratio=Ratio(scale=self.scale), users=1), rounds),)
+        report = ((Identical(ratio=Lognormal(scale=self.scale), users=1), rounds),)
         if self.steps == 1:
             return Bounds(upper=report, identical=report, opposite=report)
         largest = Maximum(scale=self.sigma, steps=self.steps)
         if self.adjacency == "replace":
-            found: MeanRatio | Round = MeanRatio(ratio=Ratio(scale=self.scale), users=self.steps)
+            found: Round = Identical(ratio=Lognormal(scale=self.scale), users=self.steps)
             return Bounds(upper=report, identical=((found, rounds),), opposite=((largest, rounds),))
-        sums = Opposite(mean=MeanRatio(ratio=Ratio(scale=self.sigma), users=self.steps))
-        other: Round = sums if sums.is_in_range and rounds == 1 else largest
+        sums = Opposite(mean=Identical(ratio=Lognormal(scale=self.sigma), users=self.steps))
+        other: Round = sums if sums.is_felt and rounds == 1 else largest
         return Bounds(upper=report, identical=((largest, rounds),), opposite=((other, rounds),))
 
     def claimed(self, *, delta: float, rounds: int = 1, **how: Any) -> Interval:

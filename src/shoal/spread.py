@@ -20,10 +20,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shoal._validate import FloatArray
 from shoal.levels import Cells, Share, deposit, in_order
+from shoal.numeric import UNIT, FloatArray
 
-_UNIT = 2.0**-53
 _REACH = 6.0
 """Level 0 reaches to between half and all of this many mean absolute deviations."""
 
@@ -154,7 +153,7 @@ def rebased(a: Batch, base: int) -> Batch:
         coarse = _coarser(mass[:, 0])
         mass = mass[:, 1:].copy() if mass.shape[1] > 1 else np.zeros_like(mass)
         mass[:, 0, quarter : quarter + a.half + 1] += coarse
-    steps = 32.0 * max(0, base - a.base) * _UNIT
+    steps = 32.0 * max(0, base - a.base) * UNIT
     return replace(a, base=max(base, a.base), mass=mass, stretch=a.stretch + steps)
 
 
@@ -254,7 +253,7 @@ def added(a: Batch, b: Batch, share: float) -> Batch:
     if a is not b:
         a, b = rebased(a, b.base), rebased(b, a.base)
     mass = _settled(_convolved(a, b), a.half)
-    error = (max(a.longest, b.longest) + 64.0) * _UNIT
+    error = (max(a.longest, b.longest) + 64.0) * UNIT
     stretch = np.maximum(a.stretch, b.stretch)
     both = Batch(
         count=a.count + b.count, weight=a.weight, base=a.base, mass=mass, cut=a.cut + b.cut,

@@ -61,12 +61,12 @@ import numpy as np
 from scipy import special
 
 from shoal import panels
-from shoal._validate import FloatArray
-from shoal.law import Direction, Pair, Side
-from shoal.ratio import Ratio
+from shoal.law import Pair
+from shoal.numeric import RATE_MIN, SCALE_MAX, UNIT, Direction, FloatArray, Side
+from shoal.ratio import Lognormal
+from shoal.rounds import Round
 
-_UNIT = 2.0**-53
-_MASS_ERROR = 1024.0 * _UNIT
+_MASS_ERROR = 1024.0 * UNIT
 
 _MOMENT_REACH = 64.0
 """Rényi orders whose integrals reach further than this, in deviations, get the local bound."""
@@ -164,8 +164,8 @@ def _panels(swap: Swap, low: float, high: float, half: int) -> _Panels:
     ends = swap.log_ratio(cuts)
     # Rounding of the place is felt where the loss is small: by the slope of the loss there.
     slope = np.abs(np.diff(ends)) / np.diff(cuts)
-    error = 16.0 * _UNIT * (16.0 - math.log(swap.rate) + exponents) * np.maximum(np.abs(ends[1:]), np.abs(ends[:-1]))
-    error += 16.0 * _UNIT * (1.0 + abs(low) + abs(high)) * slope
+    error = 16.0 * UNIT * (16.0 - math.log(swap.rate) + exponents) * np.maximum(np.abs(ends[1:]), np.abs(ends[:-1]))
+    error += 16.0 * UNIT * (1.0 + abs(low) + abs(high)) * slope
     return _Panels(top=top, loss=sign * together, ends=ends, error=error)
 
 
@@ -196,27 +196,27 @@ def _gains(swap: Swap, half: int, budget: float) -> _Panels:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OnTheLine:
+class _OnTheLine(Round):
     """What both kinds of rounds share: the record in the clear is one report that moves from `there` to `here`."""
 
     swap: Swap
 
     @property
-    def least_scale(self) -> float:
-        """Of the ratio: noise below 0.1, or 0.2 where another record stands opposite, has losses too large to compose."""
-        noise = 0.1 if self.swap.other == 0.0 else 0.2
-        return noise / (self.swap.here - self.swap.there)
+    def is_in_range(self) -> bool:
+        # Noise below 0.1, or 0.2 where another record stands opposite, has losses too large to be composed.
+        least = 0.1 if self.swap.other == 0.0 else 0.2
+        return least <= self.swap.scale and self.ratio.scale <= SCALE_MAX and self.swap.rate >= RATE_MIN
 
     @property
-    def ratio(self) -> Ratio:
-        return Ratio(scale=self.swap.scale / (self.swap.here - self.swap.there))
+    def ratio(self) -> Lognormal:  # type: ignore[override]
+        return Lognormal(scale=self.swap.scale / (self.swap.here - self.swap.there))
 
     @property
-    def users(self) -> int:
+    def users(self) -> int:  # type: ignore[override]
         return 1
 
     @property
-    def weight(self) -> float:
+    def weight(self) -> float:  # type: ignore[override]
         return self.swap.rate
 
     def test_error(self, half: int, budget: float) -> tuple[float, float]:
@@ -257,13 +257,13 @@ class Worst(_OnTheLine):
         up, down = self._ways(direction)
         every = [float(special.ndtr(place / up.scale - up.middle)) for place in (up.other, up.here)]
         mirror = [float(special.ndtr(place / down.scale - down.middle)) for place in (down.other, down.there)]
-        return 1.0 - (1.0 - up.rate) * (every[0] + mirror[0]) - up.rate * (every[1] + mirror[1]) - 64.0 * _UNIT
+        return 1.0 - (1.0 - up.rate) * (every[0] + mirror[0]) - up.rate * (every[1] + mirror[1]) - 64.0 * UNIT
 
-    def limited(self, users: int, scale: float) -> Worst:
-        most = scale * (self.swap.here - self.swap.there)
+    def limited(self) -> Worst:
+        most = SCALE_MAX * (self.swap.here - self.swap.there)
         return replace(self, swap=replace(self.swap, scale=min(self.swap.scale, most)))
 
-    def log_moments(self, orders: FloatArray, direction: Direction) -> FloatArray:
+    def log_moments(self, orders: FloatArray, direction: Direction, *, quick: bool = False) -> FloatArray:
         """`log E[S^L]` of the dominating pair by quadrature, or of the record and its coin in the clear.
 
         `E[S^L] - 1` is the mean of `S^L - 1 - L (S - 1)`, as S has mean 1: terms of one sign.
@@ -336,9 +336,9 @@ class Real(_OnTheLine):
         loss, top = loss[order], top[order]
         return Pair(side=side, loss=loss, base=top * np.exp(-loss), top=top, infinite=infinite)
 
-    def limited(self, users: int, scale: float) -> Real:
-        """An attack is what it is."""
+    def limited(self) -> Real:
+        # An attack is what it is.
         return self
 
-    def log_moments(self, orders: FloatArray, direction: Direction) -> FloatArray:
+    def log_moments(self, orders: FloatArray, direction: Direction, *, quick: bool = False) -> FloatArray:
         raise ValueError("an attack has no Rényi divergence from above")

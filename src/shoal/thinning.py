@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from shoal._validate import FloatArray
+from shoal.numeric import FloatArray
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,6 +19,7 @@ from shoal.cli.commands.rdp import rdp
 from shoal.cli.commands.reproduce import reproduce
 from shoal.cli.commands.tradeoff import tradeoff
 from shoal.cli.commands.train import train
+from shoal.cli.commands.worth import worth
 from shoal.cli.registry import add, group
 
 app = group(
@@ -31,8 +32,9 @@ app = group(
     "takes part on its own coin), balls-and-bins (central noise, one random batch per epoch); "
     "DP-SGD with a trusted server: poisson, fixed-batch, allocation, shuffled-epochs.\n\n"
     "Start with:\n\n"
-    "shoal epsilon check-in --users 60000 --rate 0.1 --sigma 5 --delta 1e-5 --rounds 1,100,5540\n\n"
-    "shoal compare shuffle --users 60000 --sigma 9.48 --delta 1/60000 --rounds 7",
+    "\b\nshoal epsilon check-in --users 60000 --rate 0.1 --sigma 5 \\\n"
+    "    --delta 1e-5 --rounds 1,100,5540\n\n"
+    "\b\nshoal compare shuffle --users 60000 --sigma 9.48 --delta 1/60000 --rounds 7",
 )
 calibrate = group(help="The least noise, the most rounds or the fewest users for a target.")
 analyst = group(
@@ -58,7 +60,7 @@ def top(
     pass
 
 
-add(app, epsilon, delta, rdp, tradeoff, compare, explore, demo, audit, train, reproduce)
+add(app, epsilon, delta, rdp, tradeoff, compare, explore, worth, demo, audit, train, reproduce)
 add(calibrate, sigma, rounds, users)
 add(analyst, init, admit, restore, skip, serve, status)
 add(analyst, export, name="model")

@@ -26,6 +26,9 @@ class Quantity:
     at_symbol: str
 
 
+FLOOR = 1e-12
+"""The least delta that is drawn. What is certified below it is mostly the round-off that was charged."""
+
 EPSILON = Quantity(name="epsilon", symbol="ε", at="delta", at_symbol="δ")
 DELTA = Quantity(name="delta", symbol="δ", at="epsilon", at_symbol="ε")
 
@@ -73,6 +76,7 @@ def show(
         shown.say(last["guarantee"])
         if "caution" in last:
             shown.say(last["caution"])
+    shown.say(rows[-1]["plain"])
     shown.say_where(path)
 
 
@@ -82,10 +86,11 @@ def _rows(quantity: Quantity, query: Query, crowd: str | None, m: Mechanism, val
         answers = getattr(m, quantity.name)(**{quantity.at: value}, rounds=query.rounds, **query.how)
     rows = []
     for count, answer in zip(query.rounds, answers, strict=True):
-        text = m.stated(quantity.name, value, answer, count, query.method, query.accuracy).sentence()
+        said = m.stated(quantity.name, value, answer, count, query.method, query.accuracy)
         row = {"crowd": crowd, "rounds": count, quantity.at: value, quantity.name: shown.interval(answer)}
         caution = m.caution(delta=value, epsilon=answer, rounds=count) if quantity is EPSILON else ""
-        rows.append({**row, "guarantee": text, **({"caution": caution} if caution else {})})
+        told = {"guarantee": said.sentence(), "plain": said.plain(), **({"caution": caution} if caution else {})}
+        rows.append({**row, **told})
     return rows
 
 
@@ -109,7 +114,11 @@ def _picture(quantity: Quantity, query: Query, given: list[float], file: Path) -
     keys: list[Any] = given if by_rounds else query.rounds
     lines: list[Line] = []
     for crowd, m in query.variants:
-        x = _abscissae(quantity, query.rounds, given, parse.points_for(crowd))
+        if by_rounds:
+            low = min(query.rounds) if len(query.rounds) > 1 else 1
+            x: list[Any] = parse.log_spaced(low, max(query.rounds), query.rounds, parse.points_for(crowd))
+        else:
+            x = _down_to_the_floor(m, max(query.rounds), given, 2 * parse.points_for(crowd))
         for key in keys:
             fixed = {quantity.at: key, "rounds": x} if by_rounds else {quantity.at: x, "rounds": key}
             with shown.busy(m):
@@ -127,13 +136,19 @@ def _picture(quantity: Quantity, query: Query, given: list[float], file: Path) -
         title=f"{query.first.label}: {query.first.settings}\n{', '.join(notes)}",
         xlabel="rounds" if by_rounds else "ε",
         ylabel=f"{quantity.symbol} ({query.bound})",
+        logarithmic="xy" if by_rounds else "y",
+        floor=None if by_rounds else FLOOR,
+        note="" if by_rounds else f"Drawn where δ is above {FLOOR:g}.",
     )
 
 
-def _abscissae(quantity: Quantity, rounds: list[int], given: list[float], count: int) -> list[Any]:
-    if quantity is EPSILON:
-        return parse.log_spaced(min(rounds) if len(rounds) > 1 else 1, max(rounds), rounds, count)
-    return parse.evenly_spaced(given, count)
+def _down_to_the_floor(m: Mechanism, rounds: int, given: list[float], count: int) -> list[float]:
+    """Epsilons over the span of those given, but not where delta is below the floor; from 0 if it is everywhere."""
+    with shown.busy(m):
+        last = m.epsilon(delta=FLOOR, rounds=rounds, accuracy=0.01).upper
+    inside = [e for e in given if e <= last]
+    ends = [*inside, last] if len(inside) < len(given) else inside
+    return parse.evenly_spaced(ends if min(ends) < max(ends) or inside else [0.0, last], count)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -150,7 +165,8 @@ def _around(field: str, query: Query, deltas: list[float], file: Path) -> Path:
         x = values(m, field, min(25, parse.points_for(crowd)))
         for delta in deltas:
             for count in query.rounds:
-                found = [m.replace(**{field: v}).epsilon(delta=delta, rounds=count, **query.how) for v in x]
+                with shown.busy(m):
+                    found = [m.replace(**{field: v}).epsilon(delta=delta, rounds=count, **query.how) for v in x]
                 words = [] if crowd is None else [f"{shown.crowd_name(crowd)} crowd"]
                 words += [f"δ = {shown.plain(delta)}"] if len(deltas) > 1 else []
                 words += [f"{count:,} rounds"] if len(query.rounds) > 1 else []

@@ -170,9 +170,16 @@ def _opening(run: Run, folder: Path) -> str:
     if config.epsilon is not None:
         allowed = f", allows {run.rounds:,} rounds" if run.rounds < config.rounds else ""
         budget = f"; the budget is ε = {config.epsilon:g} at δ = {show.plain(config.delta)}{allowed}"
+    twice = run.spent - run.done
+    again = (
+        f"; {show.times(twice)} may have been sent before the run stopped and {'is' if twice == 1 else 'are'} counted "
+        "twice"
+        if twice > 0
+        else ""
+    )
     return (
         f"{m.label} ({m.settings}, C = {config.clip:g}) on {config.data}, {run.clients.users:,} users; "
-        f"{m.trust}; {noise}{budget}. Run folder: {folder}"
+        f"{m.trust}; {noise}{budget}{again}. Run folder: {folder}"
     )
 
 
@@ -213,12 +220,17 @@ def finish(folder: Path, as_json: bool) -> None:
     title = f"δ = {show.plain(config.delta)}, {config.mechanism.adjacency} adjacency"
     cells = [[name, show.rounded(value)] for name, value in at_end.items()]
     show.table(title, ["accountant (crowd)", "ε ≤"], cells)
+    if last.spent > last.round:
+        show.say(
+            f"Of {last.spent:,} rounds paid for, {last.spent - last.round:,} are counted twice: the run was stopped, "
+            "and they may have been sent before."
+        )
     if not config.private:
         show.say(
             "Seeded, so not private: who knows the seed can subtract the noise. ε is that of the same run unseeded."
         )
-    show.say(f"Run folder: {folder} (metrics.jsonl, {privacy.name}, model.pt)")
+    show.say_path("Run folder", folder, f" (metrics.jsonl, {privacy.name}, model.pt)")
     for picture in pictures:
-        show.say(f"Picture: {picture}")
+        show.say_where(picture)
     if missing:
         show.say(f"No pictures: {missing}")

@@ -40,25 +40,34 @@ class MethodChoice(str, enum.Enum):
     rdp = "rdp"
 
 
-Delta = Annotated[str, typer.Option(metavar="D[,D…]", help="Delta, such as 1e-5 or 1/60000.", show_default=False)]
-Epsilon = Annotated[str, typer.Option(metavar="E[,E…]", help="Epsilon.", show_default=False)]
+Delta = Annotated[str, typer.Option(metavar="D", help="Delta, such as 1e-5 or 1/60000.", show_default=False)]
+Deltas = Annotated[
+    str, typer.Option(metavar="D[,D…]", help="One delta or more, such as 1e-5 or 1e-5,1/60000.", show_default=False)
+]
+Epsilon = Annotated[str, typer.Option(metavar="E", help="The epsilon to meet.", show_default=False)]
+Epsilons = Annotated[str, typer.Option(metavar="E[,E…]", help="One epsilon or more.", show_default=False)]
 ManyRounds = Annotated[
     str,
     typer.Option(
-        metavar="T[,T…]", help="Rounds: 1,100,5540, a range 1-7, 100-1000:100 (steps), 1-5540@50 (50 values)."
+        metavar="T[,T…]",
+        help="Numbers of rounds: 1,100,5540, a range 1-7, 100-1000:100 (steps), 1-5540@50 (50 values).",
     ),
 ]
-Rounds = Annotated[str, typer.Option(metavar="T", help="Rounds.")]
+Rounds = Annotated[str, typer.Option(metavar="T", help="Number of rounds.")]
 Crowd = Annotated[
     CrowdChoice | None,
-    typer.Option(help="What the others hold: the paper's idealised crowd, anything, or both. [default: both]"),
+    typer.Option(help="What the others hold: one vector (an assumption), anything, or both. [default: both]"),
 ]
-Adjacency = Annotated[AdjacencyChoice, typer.Option(help="One user's vector becomes zero, or any other vector.")]
+Adjacency = Annotated[
+    AdjacencyChoice, typer.Option(help="What may change: one user's vector becomes zero, or any other vector.")
+]
 Method = Annotated[
     MethodChoice, typer.Option(help="A certified bracket around the truth, or an upper bound through Rényi DP.")
 ]
-Accuracy = Annotated[float, typer.Option(help="Relative width wanted of the bracket (method tight).")]
-Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+Accuracy = Annotated[
+    float, typer.Option(metavar="A", help="Relative width that the bracket should have (method tight).")
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
 Plot = Annotated[Path | None, typer.Option(metavar="FILE", help="Also draw a picture (.png, .svg or .pdf).")]
 
 
@@ -195,12 +204,29 @@ def _with_parameters(
     return wrapped
 
 
+def explained(function: Callable[..., None]) -> str:
+    """Which mechanisms a command takes, in words."""
+    annotation = next(p.annotation for p in _parameters(function) if p.name == "described")
+    return _listed(next(a for a in get_args(annotation) if isinstance(a, Offer)))
+
+
+def _listed(offer: Offer) -> str:
+    """Where a command offers the fields of some mechanisms only, it is about those."""
+    known = [label for label, cls in kinds().items() if has(cls, offer.of)]
+    return f"One of {', '.join(known[:-1])} or {known[-1]}."
+
+
 def _argument(offer: Offer) -> inspect.Parameter:
     names = [(label.replace("-", "_"), label) for label in kinds()]
     choice: Any = enum.Enum("Kind", names, type=str)  # type: ignore[misc]
     return _parameter(
         "mechanism",
-        Annotated[choice if offer.needed else choice | None, typer.Argument(help="The mechanism.", show_default=False)],
+        Annotated[
+            choice if offer.needed else choice | None,
+            typer.Argument(
+                metavar="MECHANISM" if offer.needed else "[MECHANISM]", help=_listed(offer), show_default=False
+            ),
+        ],
         inspect.Parameter.empty if offer.needed else None,
     )
 

@@ -6,11 +6,14 @@ load these takes several times as long as all the rest of `shoal --help`, which 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import difflib
+import re
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import click
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup
 
 from shoal.cli import errors, options
 
@@ -20,11 +23,79 @@ _COMMON: dict[str, Any] = {
 }
 
 
+class _Formatter(click.HelpFormatter):
+    """Lines are not broken inside words with a hyphen, as check-in is one."""
+
+    def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
+        super().write_usage(prog, _tied(args), prefix)
+
+    def write_text(self, text: str) -> None:
+        super().write_text(_tied(text))
+
+    def write_dl(self, rows: Any, *args: Any, **kwargs: Any) -> None:
+        super().write_dl([(_tied(first), _tied(second)) for first, second in rows], *args, **kwargs)
+
+    def getvalue(self) -> str:
+        # Brackets are escaped for a renderer that is not used here; some versions of click list arguments twice.
+        text = super().getvalue().replace(_TIE, "-").replace("\\[", "[")
+        return re.sub(r"^Positional arguments:\n(?:  .*\n)+\n", "", text, flags=re.MULTILINE)
+
+
+_TIE = "\u2011"
+
+
+def _tied(text: str) -> str:
+    return re.sub(r"(?<=\w)-(?=\w)", _TIE, text)
+
+
+class _Context(click.Context):
+    formatter_class = _Formatter
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    """What a word that is not known may have been meant for."""
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f" Did you mean '{near[0]}'?" if near else ""
+
+
+class Command(TyperCommand):
+    """A command whose first sentence is never cut short, and which answers a typo with what may have been meant."""
+
+    context_class = _Context
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        return _first_paragraph(self.help)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.BadParameter as error:
+            choice = re.fullmatch(r"'(.*)' is not one of (.*)\.", error.message)
+            if not choice:
+                raise
+            meant = _meant(choice.group(1), re.findall(r"'([^']+)'", choice.group(2)))
+            words = f"{error.message}{meant}"
+            raise click.BadParameter(words, ctx=error.ctx, param=error.param, param_hint=error.param_hint) from None
+
+
+def _first_paragraph(text: str | None) -> str:
+    return " ".join((text or "").split("\n\n")[0].split())
+
+
 class Group(TyperGroup):
     """Commands that get the options for their mechanism only when they are called (or completed, or explained)."""
 
+    context_class = _Context
+
+    def get_short_help_str(self, limit: int = 45) -> str:
+        return _first_paragraph(self.help)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, command, rest = super().resolve_command(ctx, args)
+        try:
+            name, command, rest = super().resolve_command(ctx, args)
+        except click.UsageError:
+            words = f"No such command '{args[0]}'.{_meant(args[0], self.list_commands(ctx))}"
+            raise click.UsageError(words, ctx) from None
         function = getattr(getattr(command, "callback", None), "described", None)
         if function is not None:
             command = _whole(function)
@@ -44,11 +115,16 @@ def add(to: typer.Typer, *functions: Callable[..., None], name: str | None = Non
             light = options.without_description(command)
             light.described = command  # type: ignore[attr-defined]
             command = light
-        to.command(name)(command)
+        to.command(name, cls=Command)(command)
 
 
 def _whole(function: Callable[..., None]) -> Any:
     """The same command with all its options."""
     alone = typer.Typer(add_completion=False, **_COMMON)
-    alone.command()(options.with_description(function))
-    return typer.main.get_command(alone)
+    alone.command(cls=Command)(options.with_description(function))
+    command = typer.main.get_command(alone)
+    for one in command.params:
+        # Some versions of click forget what typer told them of an argument.
+        if isinstance(one, TyperArgument) and one.help is None:
+            one.help = options.explained(function)
+    return command

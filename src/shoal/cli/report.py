@@ -12,7 +12,7 @@ from pathlib import Path
 
 from shoal import __version__
 from shoal.cli import show
-from shoal.paper.reproduce import Column, Part
+from shoal.paper.reproduce import Column, Part, verdict
 from shoal.plots import draw
 
 _CSS = """
@@ -78,19 +78,16 @@ def _drawn(part: Part, path: Path) -> Path:
 
 def _page(parts: Sequence[Part], sections: Iterable[str]) -> str:
     links = "".join(f'<a href="#{p.name}">{html.escape(p.title.split(":")[0])}</a>' for p in parts)
+    checks = [c for p in parts for c in p.checks]
     surprises = sum(len(p.surprises) for p in parts)
-    checked = sum(len(p.checks) for p in parts)
-    verdict = (
-        f"All {checked} checks came out as expected."
-        if not surprises
-        else f"{surprises} of {checked} checks did not come out as expected: look for “unexpected” below."
-    )
+    told = verdict(checks)
+    told = f"{told[0].upper()}{told[1:]}{': look for “unexpected” below' if surprises else ''}."
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Shuffle Gaussian Mechanism: table and figures, recomputed</title><style>{_CSS}</style></head><body>
 <h1>Shuffle Gaussian Mechanism for Differential Privacy: its table and figures, recomputed</h1>
 <p class="soft">Liew and Takahashi (2022), arXiv:2206.09569. Made on {datetime.date.today()} by shoal {__version__}.</p>
-<p>{verdict} Every ε is for <b>zero-out adjacency</b> (one user's vector becomes zero) against a server that sees the
+<p>{told} Every ε is for <b>zero-out adjacency</b> (one user's vector becomes zero) against a server that sees the
 shuffled reports; the shuffler is trusted. The <b>identical crowd</b> is the paper's assumption that all other users
 hold the same vector; <b>any crowd</b> assumes nothing about them. “Tight” is a certified bracket: the truth lies
 between its two ends. Bounds are rounded outwards; the CSV files have all digits.</p>

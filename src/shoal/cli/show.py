@@ -21,22 +21,27 @@ console = Console(highlight=False)
 rounded, plain = numbers.rounded, numbers.short
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], *, words: Sequence[str] = ()) -> None:
+    """A table; columns of `words` are those whose lines may be broken."""
     shown = Table(title=title, title_justify="left", header_style="bold")
     for i, column in enumerate(columns):
-        shown.add_column(column, justify="left" if i == 0 else "right", overflow="fold")
+        left = i == 0 or column in words
+        # Numbers stay whole where there is a column of words to give way.
+        whole = bool(words) and column not in words
+        shown.add_column(column, justify="left" if left else "right", overflow="fold", no_wrap=whole)
     for row in rows:
         shown.add_row(*row)
     console.print(shown)
 
 
-def busy(m: Mechanism) -> Status:
-    """A sign of life on a terminal, while any crowd's second or so at each point adds up."""
-    return Console(stderr=True).status(f"computing {m.label} …")
+def busy(what: Mechanism | str) -> Status:
+    """A sign of life on a terminal, while any crowd's tenths of a second at each point add up."""
+    return Console(stderr=True).status(f"computing {what if isinstance(what, str) else what.label} …")
 
 
 def say(text: str) -> None:
-    console.print(text, soft_wrap=True)
+    """A paragraph, its lines broken between words."""
+    console.print(text)
 
 
 @contextlib.contextmanager
@@ -60,7 +65,12 @@ def fields(m: Mechanism) -> dict[str, Any]:
 
 def say_where(picture: Path | None) -> None:
     if picture:
-        say(f"Picture: {picture}")
+        say_path("Picture", picture)
+
+
+def say_path(name: str, path: Path, more: str = "") -> None:
+    """A path is never broken: it is there to be copied."""
+    console.print(f"{name}: {path}{more}", soft_wrap=True)
 
 
 def times(rounds: int) -> str:

@@ -151,9 +151,10 @@ class Desk:
             if last.get("piece") == "error" or not head:
                 return
             crowds = ("identical", "local") if head["crowded"] else ("only",)
-            tasks = [asyncio.create_task(self._curves(queue, self.quick, state, crowds))]
+            quick = [(task, crowd) for task in ("attack", "curve") for crowd in crowds]
+            tasks = [asyncio.create_task(self._pictures(queue, self.quick, state, quick))]
             if head["crowded"]:
-                tasks.append(asyncio.create_task(self._curves(queue, self.slow, state, ("any",))))
+                tasks.append(asyncio.create_task(self._pictures(queue, self.slow, state, [("curve", "any")])))
             try:
                 await asyncio.gather(*tasks)
             finally:
@@ -162,9 +163,9 @@ class Desk:
         finally:
             later.cancel()
 
-    async def _curves(self, queue: asyncio.Queue[Any], lane: lanes.Lane, state: Any, crowds: tuple[str, ...]) -> None:
-        for crowd in crowds:
-            await self._pass(queue, lane, "curve", {"state": state, "crowd": crowd})
+    async def _pictures(self, queue: asyncio.Queue[Any], lane: lanes.Lane, state: Any, wanted: Any) -> None:
+        for task, crowd in wanted:
+            await self._pass(queue, lane, task, {"state": state, "crowd": crowd})
 
     async def spent(self, queue: asyncio.Queue[Any], data: dict[str, Any]) -> None:
         await self._pass(queue, self.slow, "spent", data)

@@ -128,9 +128,6 @@ def first(data: Mapping[str, Any]) -> Iterator[Piece]:
         asked = asked.with_crowd("identical")
     crowd = "identical" if asked.crowded else "only"
     yield {"piece": "epsilon", "crowd": crowd, **stated(_statement(asked))}
-    yield {"piece": "attack", "crowd": crowd, **_attack(asked.mechanism, asked.rounds)}
-    if asked.crowded:
-        yield {"piece": "attack", "crowd": "local", **_attack(_local(asked).mechanism, asked.rounds)}
 
 
 def any_crowd(data: Mapping[str, Any]) -> Iterator[Piece]:
@@ -142,17 +139,25 @@ def any_crowd(data: Mapping[str, Any]) -> Iterator[Piece]:
         yield {"piece": "attack", "crowd": "any", **_attack(asked.mechanism, asked.rounds)}
 
 
-def curve(data: Mapping[str, Any]) -> Iterator[Piece]:
-    """Epsilon against one parameter around the present point, for a crowd (or "local", or "only")."""
-    asked, crowd = setting.read(data["state"]), data["crowd"]
+def _for(crowd: str, asked: Setting) -> Setting:
+    """The setting for a crowd, for "local" (without a shuffler), or as it is ("only")."""
     if crowd == "local":
-        asked = _local(asked)
-    elif crowd != "only":
-        asked = asked.with_crowd(crowd)
-    axis = asked.axis
-    steps = COARSE if crowd == "any" else FINE
-    here = setting.read(data["state"])
-    places = xs(here, steps)
+        return _local(asked)
+    return asked if crowd == "only" else asked.with_crowd(crowd)
+
+
+def attack(data: Mapping[str, Any]) -> Iterator[Piece]:
+    """What an attacker can do against a crowd."""
+    crowd = data["crowd"]
+    asked = _for(crowd, setting.read(data["state"]))
+    yield {"piece": "attack", "crowd": crowd, **_attack(asked.mechanism, asked.rounds)}
+
+
+def curve(data: Mapping[str, Any]) -> Iterator[Piece]:
+    """Epsilon against one parameter around the present point, for a crowd."""
+    here, crowd = setting.read(data["state"]), data["crowd"]
+    asked, axis = _for(crowd, here), here.axis
+    places = xs(here, COARSE if crowd == "any" else FINE)
     if crowd == "local" and not hasattr(asked.mechanism, axis) and axis not in setting.SHARED:
         found = _statement(asked).answer
         yield {"piece": "curve", "crowd": crowd, "points": [_point(x, found) for x in (places[0], places[-1])]}
@@ -228,12 +233,12 @@ def spent(data: Mapping[str, Any]) -> Iterator[Piece]:
 
 
 TASKS: dict[str, Callable[[Mapping[str, Any]], Iterator[Piece]]] = {
-    "page": page, "first": first, "any": any_crowd, "curve": curve, "solve": solve, "spent": spent,
+    "page": page, "first": first, "any": any_crowd, "attack": attack, "curve": curve, "solve": solve, "spent": spent,
 }  # fmt: skip
 
 
 def warm_up() -> None:
     """One small answer, so that the first real one does not pay for what is set up once."""
     LocalGaussian(sigma=1.0).epsilon(delta=1e-5)
-    for piece in first({"state": {"users": "70", "rounds": "3", "crowd": "identical"}}):
+    for piece in first({"state": {"users": "70", "rounds": "3"}}):
         del piece

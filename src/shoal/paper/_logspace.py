@@ -14,7 +14,7 @@ import numpy.typing as npt
 from scipy import special
 
 from shoal import _validate, moments
-from shoal._validate import FloatArray
+from shoal.numeric import FloatArray
 
 
 def whole_order(value: Any, *, maximum: int = moments.SERIES_MAX) -> int:

@@ -25,7 +25,7 @@ import numpy as np
 from scipy import special
 
 from shoal import _validate, moments
-from shoal._validate import FloatArray
+from shoal.numeric import FloatArray
 from shoal.paper import _logspace
 from shoal.paper.clones import (
     Guarantee,
@@ -39,7 +39,8 @@ from shoal.paper.clones import (
 from shoal.paper.composition import optimal_composition
 from shoal.paper.partitions import shuffle_rdp
 from shoal.paper.sampling import log_moment_theorem2
-from shoal.ratio import MeanRatio, Ratio
+from shoal.ratio import Lognormal
+from shoal.rounds import Identical
 
 Inner = Literal["exact", "theorem2"]
 
@@ -112,7 +113,7 @@ def checkin_sum(*, users: int, rate: float, sigma: float, order: int, inner: Inn
     _validate.choice("inner", inner, get_args(Inner))
 
     def exact(k: int) -> float:
-        mean = MeanRatio(ratio=Ratio(scale=s), users=k, weight=k / n)
+        mean = Identical(ratio=Lognormal(scale=s), users=k, weight=k / n)
         return float(moments.log_moments(mean, top)[top])
 
     def bound(k: int) -> float:

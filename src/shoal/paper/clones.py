@@ -20,10 +20,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import special
 
-from shoal import _validate
-from shoal._validate import FloatArray
+from shoal import _validate, gaussian
+from shoal.numeric import FloatArray
 
 Profile = Callable[[int, FloatArray], FloatArray]
 """A privacy profile: (number of shuffled reports, epsilons) to upper bounds on delta in both directions."""
@@ -148,13 +147,9 @@ def clones_gaussian(
 
 
 def log_gaussian_profile(epsilons: FloatArray, scale: float) -> FloatArray:
-    """`log delta(epsilon)` of one Gaussian report, rounded up: `Phi(r/2 - e/r) - e^e Phi(-r/2 - e/r)`, r = 1/scale.
-
-    Source: Balle and Wang (2018), Theorem 8, arXiv:1805.06530.
-    """
+    """`log delta(epsilon)` of one Gaussian report, rounded up (`shoal.gaussian`)."""
     r = 1.0 / scale
-    first = special.log_ndtr(r / 2.0 - epsilons / r)
-    second = epsilons + special.log_ndtr(-r / 2.0 - epsilons / r)
+    first, second = gaussian.log_terms(r, epsilons)
     # The difference of two nearby logarithms is uncertain by their round-off, which is added to it.
     slack = 2.0**-50 * (np.abs(first) + np.abs(second) + epsilons + 1.0)
     return np.asarray(first + np.log(-np.expm1(-np.maximum(first - second, 0.0) - slack)), dtype=float)

@@ -23,7 +23,8 @@ from scipy import special
 
 from shoal import _validate, moments
 from shoal.paper import _logspace
-from shoal.ratio import MeanRatio, Ratio
+from shoal.ratio import Lognormal
+from shoal.rounds import Identical
 
 _ENUMERATION_MAX = 100
 """There are 190,569,292 partitions of 100; one more order costs 12% more time."""
@@ -113,7 +114,7 @@ def shuffle_rdp(*, users: int, order: int, sigma: float) -> float:
     """
     n = _validate.users("users", users)
     top = _logspace.whole_order(order)
-    mean = MeanRatio(ratio=Ratio(scale=_validate.sigma(sigma)), users=n)
+    mean = Identical(ratio=Lognormal(scale=_validate.sigma(sigma)), users=n)
     return float(moments.log_moments(mean, top)[top]) / (top - 1)
 
 

@@ -44,7 +44,9 @@ def init(
 
     Example:
 
-    shoal analyst init home --task t --dimension 9 --clip 1 --sigma 2 --rate 0.5 --minimum 50 --epsilon 8 --delta 1e-5
+    \b
+    shoal analyst init home --task t --dimension 9 --clip 1 --sigma 2 \\
+        --rate 0.5 --minimum 50 --epsilon 8 --delta 1e-5
     """
     import numpy as np
 

@@ -62,12 +62,18 @@ def audit(
 
     Examples:
 
+    \b
     shoal audit shuffle --users 10 --sigma 1 --delta 1e-5 --trials 20000
 
-    shoal audit check-in --users 50 --rate 0.2 --sigma 1 --delta 1e-5 --shapes identical,opposite --trials 5000
+    \b
+    shoal audit check-in --users 50 --rate 0.2 --sigma 1 --delta 1e-5 \\
+        --shapes identical,opposite --trials 5000
 
-    shoal audit shuffle --users 5 --sigma 0.5 --delta 1e-5 --trials 20000 --plot audit.png
+    \b
+    shoal audit shuffle --users 5 --sigma 0.5 --delta 1e-5 --trials 20000 \\
+        --plot audit.png
 
+    \b
     shoal audit --run runs/digits --rounds 20 --trials 200
     """
     from shoal.cli import parse

@@ -31,7 +31,9 @@ def sigma(
 
     Example:
 
-    shoal calibrate sigma check-in --users 60000 --rate 0.1 --rounds 100 --epsilon 0.05 --delta 1e-5
+    \b
+    shoal calibrate sigma shuffle --users 500 --rounds 20 --epsilon 0.5 \\
+        --delta 1e-6 --crowd any --accuracy 0.01
     """
     target = Target.read(epsilon, delta, rounds, method, accuracy)
     # A placeholder for the field that is looked for; every trial replaces it.
@@ -54,7 +56,9 @@ def rounds(
 
     Example:
 
-    shoal calibrate rounds check-in --users 60000 --rate 0.1 --sigma 5 --epsilon 0.05 --delta 1e-5
+    \b
+    shoal calibrate rounds check-in --users 60000 --rate 0.1 --sigma 5 \\
+        --epsilon 0.05 --delta 1e-5
     """
     target = Target.read(epsilon, delta, "1", method, accuracy)
     variants = described.variants(crowd, adjacency)
@@ -77,7 +81,9 @@ def users(
 
     Example:
 
-    shoal calibrate users shuffle --sigma 5 --rounds 100 --epsilon 0.5 --delta 1e-6 --crowd identical
+    \b
+    shoal calibrate users shuffle --sigma 5 --rounds 100 --epsilon 0.5 \\
+        --delta 1e-6 --crowd identical
     """
     target = Target.read(epsilon, delta, rounds, method, accuracy)
     if "users" not in described.fields:

@@ -28,9 +28,13 @@ def compare(
 
     Examples:
 
-    shoal compare shuffle --users 60000 --sigma 9.48 --delta 1/60000 --rounds 7
+    \b
+    shoal compare shuffle --users 60000 --sigma 9.48 --delta 1/60000 \\
+        --rounds 7
 
-    shoal compare check-in --users 60000 --rate 0.1 --sigma 5 --delta 1/60000 --rounds 5540 --plot methods.png
+    \b
+    shoal compare check-in --users 60000 --rate 0.1 --sigma 5 \\
+        --delta 1/60000 --rounds 5540 --plot methods.png
     """
     from shoal import _validate
     from shoal.cli import parse, show
@@ -42,21 +46,24 @@ def compare(
     small = _validate.delta(parse.number("delta", delta))
     count = _validate.rounds(parse.number("rounds", rounds))
     m = described.mechanism(adjacency)
-    methods = by_every_method(m, delta=small, rounds=count)
+    with show.busy(m):
+        methods = by_every_method(m, delta=small, rounds=count)
+        path = None if plot is None else _picture(m, methods, small, count, plot)
     best = min(row.epsilon for row in methods if row.epsilon is not None)
     ratios = [None if row.epsilon is None or best == 0.0 else row.epsilon / best for row in methods]
-    path = None if plot is None else _picture(m, methods, small, count, plot)
     if as_json:
-        listed = [
-            {"method": r.method, "crowd": r.crowd, "epsilon": r.epsilon, "lower": r.lower, "ratio": q, "note": r.note}
-            for r, q in zip(methods, ratios, strict=True)
-        ]
+        listed = [{**vars(row), "ratio": ratio} for row, ratio in zip(methods, ratios, strict=True)]
         payload = {"mechanism": show.fields(m), "delta": small, "rounds": count, "rows": listed}
         show.emit_json({**payload, "plot": path and str(path)})
         return
     asked = f"{show.times(count)}, δ = {show.plain(small)}, {m.adjacency} adjacency"
     _table(f"{m.label}: {m.settings}; {asked}", methods, ratios)
-    show.say("Rows with different crowds answer different questions: only 'any' holds whatever the others hold.")
+    show.say(
+        "Rows named tight are by one method, the certified bracket of this package. Rows with different crowds answer "
+        "different questions: only 'any' holds whatever the others hold."
+    )
+    if not any(row.method == "clones" for row in methods):
+        show.say(f"Left out: clones, of which no version for {m.label} is known here.")
     show.say_where(path)
 
 
@@ -65,9 +72,11 @@ def _table(title: str, methods: Sequence[Any], ratios: Sequence[float | None]) -
 
     cells = []
     for row, ratio in zip(methods, ratios, strict=True):
-        value = "does not apply" if row.epsilon is None else show.rounded(row.epsilon)
-        cells.append([row.method, row.crowd, value, "–" if ratio is None else f"{ratio:,.4g}", row.note])
-    show.table(title, ["method", "crowd", "ε", "times the least", "note"], cells)
+        below = row.side == "lower"
+        value = "–" if row.epsilon is None else show.rounded(row.epsilon, "down" if below else "up")
+        sign = "" if row.epsilon is None else "≥ " if below else "≤ "
+        cells.append([row.method, row.crowd, f"{sign}{value}", "–" if ratio is None else f"{ratio:,.4g}", row.note])
+    show.table(title, ["method", "crowd", "ε", "× least", "note"], cells, words=("note",))
 
 
 def _picture(m: Mechanism, methods: Sequence[Any], delta: float, rounds: int, file: Path) -> Path:
@@ -79,10 +88,20 @@ def _picture(m: Mechanism, methods: Sequence[Any], delta: float, rounds: int, fi
     x = parse.log_spaced(1, rounds, [], count=POINTS)
     tables = [by_every_method(m, delta=delta, rounds=t) for t in x]
     lines = []
+    left_out = []
     for i, row in enumerate(methods):
-        known = [(t, table[i].epsilon) for t, table in zip(x, tables, strict=True) if table[i].epsilon is not None]
+        if row.side == "lower":  # it is the lower edge of a band, not a bound among bounds
+            continue
+        known = [(t, table[i]) for t, table in zip(x, tables, strict=True) if table[i].epsilon is not None]
+        name = f"{row.method} ({row.crowd} crowd)"
+        if len(known) < len(x):
+            left_out.append(name)
         if known:
-            times, values = zip(*known, strict=True)
-            lines.append(Line(label=f"{row.method} ({row.crowd} crowd)", x=times, upper=values))
+            times, found = zip(*known, strict=True)
+            lower = [r.lower for r in found]
+            lines.append(
+                Line(label=name, x=times, upper=[r.epsilon for r in found], lower=lower if any(lower) else None)
+            )
     title = f"{m.label}: {m.settings}\n{m.adjacency} adjacency, δ = {show.plain(delta)}"
-    return draw(lines, file, title=title, xlabel="rounds", ylabel="ε (upper bound)")
+    note = f"Where it does not apply not drawn: {', '.join(left_out)}." if left_out else ""
+    return draw(lines, file, title=title, xlabel="rounds", ylabel="ε (upper bound)", note=note)

@@ -7,7 +7,7 @@ from shoal.cli import options as opt
 
 def delta(
     *,
-    epsilon: opt.Epsilon,
+    epsilon: opt.Epsilons,
     described: opt.Described,
     rounds: opt.ManyRounds = "1",
     crowd: opt.Crowd = None,
@@ -21,9 +21,12 @@ def delta(
 
     Examples:
 
+    \b
     shoal delta shuffle --users 60000 --sigma 9.48 --epsilon 0.0005,0.001
 
-    shoal delta check-in --users 60000 --rate 0.1 --sigma 5 --epsilon 0.1 --rounds 5540 --json
+    \b
+    shoal delta check-in --users 60000 --rate 0.1 --sigma 5 --epsilon 0.1 \\
+        --rounds 5540 --json
     """
     from shoal import _validate
     from shoal.cli import parse

@@ -19,7 +19,7 @@ class Axis(str, enum.Enum):
 
 def epsilon(
     *,
-    delta: opt.Delta,
+    delta: opt.Deltas,
     described: opt.Described,
     rounds: opt.ManyRounds = "1",
     crowd: opt.Crowd = None,
@@ -36,13 +36,21 @@ def epsilon(
 
     Examples:
 
-    shoal epsilon check-in --users 60000 --rate 0.1 --sigma 5 --delta 1e-5 --rounds 1,100,5540
+    \b
+    shoal epsilon check-in --users 60000 --rate 0.1 --sigma 5 --delta 1e-5 \\
+        --rounds 1,100,5540
 
-    shoal epsilon shuffle --users 60000 --sigma 9.48 --delta 1/60000 --rounds 1-7 --crowd identical
+    \b
+    shoal epsilon shuffle --users 60000 --sigma 9.48 --delta 1/60000 \\
+        --rounds 1-7 --crowd identical
 
-    shoal epsilon local --sigma 5 --delta 1e-5 --rounds 1-1000@30 --plot local.png
+    \b
+    shoal epsilon local --sigma 5 --delta 1e-5 --rounds 1-1000@30 \\
+        --plot local.png
 
-    shoal epsilon shuffle --users 1000 --sigma 3 --delta 1e-6 --crowd identical --plot users.png --against users
+    \b
+    shoal epsilon shuffle --users 1000 --sigma 3 --delta 1e-6 \\
+        --crowd identical --plot users.png --against users
     """
     from shoal import _validate
     from shoal.cli import parse

@@ -26,8 +26,10 @@ def explore(
 
     Examples:
 
+    \b
     shoal explore
 
+    \b
     shoal explore 'mechanism=shuffle&users=1000&sigma=3' --no-browser
     """
     _extras.need("explore needs starlette and uvicorn", "explore", "starlette", "uvicorn")

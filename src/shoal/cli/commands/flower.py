@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 from pathlib import Path
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
     from shoal.integrations.flower.analyst import Settings
     from shoal.integrations.flower.run import Machine
 
-TRIAL_ROUNDS = 100
-"""Rounds for which a trial run is set up, so that it can go on."""
+TRIAL_ROUNDS, TRIAL_SPARE = 100, 5
+"""Rounds for which a trial run is set up, so that it can go on; and those that its budget has to spare."""
+
+WEAK = 5.0
+"""Above this epsilon a trial says that it protects nobody: e^5 = 148."""
 
 
 def enrol(
@@ -96,6 +100,7 @@ def new(
 
     Example:
 
+    \b
     shoal flower new my-app
     """
     from shoal.integrations.flower import template
@@ -111,7 +116,7 @@ def simulate(
     clip: terms.Clip = 1.0,
     sigma: terms.Sigma = 0.5,
     rate: terms.Rate = 0.5,
-    epsilon: terms.Epsilon = 1_000.0,
+    epsilon: terms.TrialEpsilon = None,
     delta: terms.Delta = 1e-5,
     crowd: terms.Crowd = "any",
     step: terms.Step = 1.0,
@@ -137,7 +142,7 @@ def deploy(
     clip: terms.Clip = 1.0,
     sigma: terms.Sigma = 0.5,
     rate: terms.Rate = 0.75,
-    epsilon: terms.Epsilon = 1_000.0,
+    epsilon: terms.TrialEpsilon = None,
     delta: terms.Delta = 1e-5,
     crowd: terms.Crowd = "any",
     step: terms.Step = 1.0,
@@ -171,10 +176,31 @@ def _trial(app: Path | None, nodes: int, rounds: int, minimum: int | None, step:
     fewest = max(2, nodes * 3 // 4) if minimum is None else minimum
     if not 2 <= fewest <= nodes:
         raise ValueError(f"minimum must lie between 2 and the number of nodes ({nodes}), got {fewest}")
+    if agreed["epsilon"] is None:
+        agreed["epsilon"] = _cost(fewest, rounds, agreed)
+    _say_what_it_protects(agreed)
     size = digits.dimension() if app is None else sum(a.size for a in template.starting_arrays(app).values())
     name = "digits" if app is None else app.resolve().name
     task = Task(name=name, dimension=size, minimum=fewest, **agreed)
     return terms.settings(task, rounds=max(rounds, TRIAL_ROUNDS), step=step)
+
+
+def _cost(users: int, rounds: int, agreed: dict[str, Any]) -> float:
+    """A budget for the rounds of a trial with its smallest crowd, and for some that are tried again."""
+    from shoal import ShuffledCheckIn
+    from shoal.integrations.flower.report import counted
+
+    m = ShuffledCheckIn(users=counted(users), rate=agreed["rate"], sigma=agreed["sigma"], crowd=agreed["crowd"])
+    spent = m.epsilon(delta=agreed["delta"], rounds=rounds + TRIAL_SPARE, accuracy=0.01).upper
+    return float(math.ceil(spent)) if spent > 1.0 else float(f"{1.05 * spent:.2g}")
+
+
+def _say_what_it_protects(agreed: dict[str, Any]) -> None:
+    budget = agreed["epsilon"]
+    words = f"The budget is epsilon = {budget:g} at delta = {agreed['delta']:g}."
+    if budget > WEAK:
+        words += " Nobody should accept that as protection: a trial shows how it works. Raise --sigma, or nodes."
+    print(words)
 
 
 def _watch(machine: Machine, options: list[str]) -> None:

@@ -10,8 +10,8 @@ import typer
 from shoal.cli import options as opt
 
 if TYPE_CHECKING:
-    from shoal._validate import FloatArray
     from shoal.mechanisms import Mechanism
+    from shoal.numeric import FloatArray
     from shoal.plots import Line
 
 DIRECTIONS = ("forward", "reverse", "worse")
@@ -36,9 +36,12 @@ def rdp(
 
     Examples:
 
+    \b
     shoal rdp shuffle --users 60000 --sigma 9.48 --orders 2,8,32,1000
 
-    shoal rdp check-in --users 60000 --rate 0.1 --sigma 5 --rounds 5540 --delta 1e-5 --plot curve.svg
+    \b
+    shoal rdp check-in --users 60000 --rate 0.1 --sigma 5 --rounds 5540 \\
+        --delta 1e-5 --plot curve.svg
     """
     from shoal import _validate
     from shoal.cli import parse, show
@@ -50,14 +53,16 @@ def rdp(
     count = _validate.rounds(parse.number("rounds", rounds))
     small = None if delta is None else _validate.delta(parse.number("delta", delta))
     variants = described.variants(crowd, adjacency)
-    rows = [row for which, m in variants for row in _curve(which, m, values, count)]
-    best = [] if small is None else [_best(which, m, small, count) for which, m in variants]
+    with show.busy(variants[0][1]):
+        rows = [row for which, m in variants for row in _curve(which, m, values, count)]
+        best = [] if small is None else [_best(which, m, small, count) for which, m in variants]
     m = variants[0][1]
     title = f"{m.label}: {m.settings}; {m.adjacency} adjacency; {show.times(count)}"
     path = None
     if plot is not None:
         over = title.replace(f"; {m.adjacency}", f"\n{m.adjacency}")
-        path = _picture(variants, float(values.max()), best, count, over, plot)
+        with show.busy("the picture"):
+            path = _picture(variants, float(values.max()), best, count, over, plot)
     if as_json:
         payload = {"mechanism": show.fields(m), "rounds": count, "rows": rows, "best": best}
         show.emit_json({**payload, "plot": path and str(path)})

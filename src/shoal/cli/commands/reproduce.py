@@ -49,8 +49,10 @@ def reproduce(
 
     Examples:
 
+    \b
     shoal reproduce table1 --out paper
 
+    \b
     shoal reproduce all
     """
     from shoal.cli import report, show
@@ -83,7 +85,7 @@ def reproduce(
     else:
         for part in parts:
             _say(part)
-        show.say(f"Report: {files[0]} (needs no other file); pictures and data beside it.")
+        show.say_path("Report", files[0], " (needs no other file); pictures and data beside it.")
     surprises = [c for part in parts for c in part.surprises]
     for c in surprises:
         print(f"shoal: not as expected: {c.statement}: printed {c.printed}, recomputed {c.found}", file=sys.stderr)
@@ -111,9 +113,9 @@ def _say(part: Part) -> None:
     show.say(
         "ε (upper bounds), zero-out adjacency; ident(ical) and any: the crowd; tight: certified, within its bracket."
     )
-    plain = [c for c in part.checks if c.expected]
-    right = sum(c.agrees for c in plain)
-    show.say(f"Checked: {right} of {len(plain)} agree. Where and why the paper differs from the truth:")
+    if len(picked) < len(rows):
+        show.say(f"{len(picked)} of {len(rows)} rows; all are in {part.name}.csv.")
+    show.say(f"{part.verdict[0].upper()}{part.verdict[1:]}. Where and why the paper differs from the truth:")
     for text in part.differences:
         show.say(f"  • {text}")
     show.say("")

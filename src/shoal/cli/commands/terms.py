@@ -20,6 +20,10 @@ Rate = Annotated[float, typer.Option(metavar="P", help="Probability of checking 
 Clip = Annotated[float, typer.Option(metavar="C", help="l2 norm to which a node's update is clipped.")]
 Rounds = Annotated[int, typer.Option(metavar="T", help="Rounds.")]
 Epsilon = Annotated[float, typer.Option(metavar="E", help="The budget: no round is opened that could exceed it.")]
+TrialEpsilon = Annotated[
+    float | None,
+    typer.Option(metavar="E", help="The budget: no round is opened that could exceed it. [default: what they cost]"),
+]
 Delta = Annotated[float, typer.Option(metavar="D", help="Delta of the budget.")]
 Crowd = Annotated[str, typer.Option(metavar="any|identical", help="Crowd of the budget: what the others hold.")]
 Step = Annotated[float, typer.Option(help="What the mean update is multiplied with.")]

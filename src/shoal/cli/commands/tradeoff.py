@@ -33,8 +33,10 @@ def tradeoff(
 
     Examples:
 
+    \b
     shoal tradeoff check-in --users 60000 --rate 0.1 --sigma 5 --rounds 5540
 
+    \b
     shoal tradeoff local --sigma 5 --fpr 0.001,0.01 --plot attack.png
     """
     from shoal import _validate
@@ -46,12 +48,16 @@ def tradeoff(
     rates = [_validate.delta(f, "fpr") for f in parse.numbers("fpr", fpr)]
     count = _validate.rounds(parse.number("rounds", rounds))
     variants = described.variants(crowd, adjacency)
-    rows = [row for which, m in variants for row in _rows(which, m, rates, count, accuracy)]
+    rows = []
+    for which, m in variants:
+        with show.busy(m):
+            rows += _rows(which, m, rates, count, accuracy)
     m = variants[0][1]
     title = f"{m.label}: {m.settings}; {m.adjacency} adjacency; {show.times(count)}"
     path = None
     if plot is not None:
-        path = _picture(variants, count, title.replace(f"; {m.adjacency}", f"\n{m.adjacency}"), plot)
+        with show.busy("the picture"):
+            path = _picture(variants, count, title.replace(f"; {m.adjacency}", f"\n{m.adjacency}"), plot)
     if as_json:
         payload = {"mechanism": show.fields(m), "rounds": count, "rows": rows}
         show.emit_json({**payload, "plot": path and str(path)})
@@ -85,16 +91,25 @@ def _table(title: str, rows: list[dict[str, Any]]) -> None:
 
 
 def _picture(variants: list[tuple[str | None, Mechanism]], rounds: int, title: str, file: Path) -> Path:
-    """A band a crowd, from a false positive rate of 1e-6 to one of 0.7, and the line of guessing."""
+    """How many times more often than by guessing an attack is right, for each rate at which it is wrong."""
     from shoal.cli import parse, show
-    from shoal.plots import Line, band, draw
+    from shoal.plots import Line, draw
 
     lines = []
     for crowd, m in variants:
         points = min(40, parse.points_for(crowd))
         x = [10 ** (-6 + 5.85 * i / (points - 1)) for i in range(points)]
         label = m.label if crowd is None else f"{show.crowd_name(crowd)} crowd"
-        lines.append(band(label, x, m.tradeoff(x, rounds=rounds, accuracy=COARSE)))
-    guess = [10 ** (-6 + 0.15 * i) for i in range(40)]
-    lines.append(Line(label="guessing", x=guess, upper=guess))
-    return draw(lines, file, title=title, xlabel="false positive rate", ylabel="true positive rate (bracket)")
+        powers = m.tradeoff(x, rounds=rounds, accuracy=COARSE)
+        upper, lower = ((ends / x).tolist() for ends in (powers.upper, powers.lower))
+        lines.append(Line(label=label, x=x, upper=upper, lower=lower))
+    lines.append(Line(label="guessing", x=x, upper=[1.0] * len(x)))
+    most = max(max(line.upper) for line in lines)
+    return draw(
+        lines,
+        file,
+        title=title,
+        xlabel="false positive rate (FPR)",
+        ylabel="TPR / FPR: times better than guessing",
+        logarithmic="xy" if most > 10.0 else "x",
+    )

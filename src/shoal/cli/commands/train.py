@@ -136,14 +136,20 @@ def train(
 
     Examples:
 
+    \b
     shoal train
 
-    shoal train --epsilon 1 --network histograms --rounds auto --rate auto --dry-run
+    \b
+    shoal train --epsilon 1 --network histograms --rounds auto --rate auto \\
+        --dry-run
 
+    \b
     shoal train --preset mnist --epsilon 0.1 --out runs/budget
 
+    \b
     shoal train --resume runs/budget
 
+    \b
     shoal train --preset paper --seed 1 --out runs/paper
     """
     from shoal import learning

@@ -341,3 +341,4 @@ open(state.tab);
 follow();
 show();
 send(true);
+document.body.inert = false; // from here on everything listens

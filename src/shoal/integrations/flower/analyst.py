@@ -50,7 +50,6 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from shoal import _validate
-from shoal._validate import FloatArray
 from shoal.accountant import Accountant
 from shoal.integrations.flower import files, keys, tokens
 from shoal.integrations.flower.node import Node
@@ -67,6 +66,7 @@ from shoal.integrations.flower.report import (
 from shoal.integrations.flower.tokens import Marks, Roster
 from shoal.interval import Interval
 from shoal.mechanisms import Crowd, from_dict
+from shoal.numeric import FloatArray
 
 DATABASE, HEAD, SIGN, PASSWORD, KEYS, ROSTERS = "analyst.db", "head", "sign.key", "password", "keys", "rosters"
 VERSION = 2

@@ -19,7 +19,7 @@ from shoal import _validate
 from shoal.paper.reproduce.figure1a import reproduce_figure1a
 from shoal.paper.reproduce.figure1b import GENERIC_ORDERS, reproduce_figure1b
 from shoal.paper.reproduce.frontier import FRONTIER, reproduce_frontier
-from shoal.paper.reproduce.parts import DELTA, Check, Column, Part, Picture, Progress, Side
+from shoal.paper.reproduce.parts import DELTA, Check, Column, Part, Picture, Progress, Side, verdict
 from shoal.paper.reproduce.runs import PACKAGED_RUN, TrainingRun, read_run
 from shoal.paper.reproduce.table1 import reproduce_table1
 
@@ -42,6 +42,7 @@ __all__ = [
     "reproduce_figure1b",
     "reproduce_frontier",
     "reproduce_table1",
+    "verdict",
 ]
 
 NAMES = ("table1", "figure1a", "figure1b", "frontier")

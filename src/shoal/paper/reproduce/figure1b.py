@@ -18,8 +18,8 @@ from shoal.paper.reproduce.runs import PACKAGED_RUN, TrainingRun, read_run
 from shoal.paper.tables import ORDERS
 from shoal.plots import Line
 
-GENERIC_ORDERS = (2, 4, 12)
-"""The generic bound takes seconds an order; more orders than these would lower it a little."""
+GENERIC_ORDERS = (2, 3, 4, 6, 10, 19)
+"""The generic bound takes a second an order; more orders than these would lower it by a few hundredths."""
 
 ACCURACY_OF_THE_PAPER = 0.8
 
@@ -129,13 +129,16 @@ def _bound(bound: Callable[..., float], users: int, rate: float, sigma: float, o
 
 def _checks(found: _Numbers) -> tuple[Check, ...]:
     best, first = max(found.run.accuracy), next(iter(found.safe))
+    same = f"{best:.0%}" == f"{ACCURACY_OF_THE_PAPER:.0%}"
     by_theorem, baseline, generic = found.theorem3[-1], found.baseline[-1], found.generic[-1]
     return (
         Check(
-            statement="accuracy that the training reaches",
+            statement="accuracy that the training reaches (another network: the paper gives no network, rate or seed)",
             printed=f"{ACCURACY_OF_THE_PAPER:.0%} (its optimum)",
-            found=f"{best:.1%}",
-            agrees=best >= ACCURACY_OF_THE_PAPER,
+            found=f"{best:.1%}, {'more' if best > ACCURACY_OF_THE_PAPER else 'less'}",
+            agrees=same,
+            # More is another training, not a number of the paper that was met; less would be a surprise.
+            expected=same or best < ACCURACY_OF_THE_PAPER,
         ),
         Check(
             statement=f"Theorem 3 needs less ε than the baseline and the generic bound after "

@@ -86,7 +86,7 @@ def reproduce_frontier(progress: Progress | None = None) -> Part:
         checks=_checks(found),
         differences=_differences(found),
         notes=(
-            "The band reaches from the least seed to the mean. Trainings are seeded, to be repeated; ε is that of the "
+            "Bands reach from the least seed to the largest. Trainings are seeded, to be repeated; ε is that of the "
             "same runs unseeded. The trusted server's ε is exact for Poisson sampling.",
         ),
     )
@@ -163,12 +163,12 @@ def _columns(found: _Numbers) -> tuple[Column, ...]:
         Column(key="accuracy", head="accuracy, mean", short="acc.", values=tuple(t.mean for t in every)),
         Column(key="accuracy_least", head="least of the seeds", short="least", values=tuple(map(min, seen))),
         Column(key="accuracy_most", head="largest", short="most", values=tuple(map(max, seen))),
-        Column(key="seeds", head="seeds", short="seeds", values=tuple(map(len, seen))),
+        Column(key="seeds", head="seeds", short="", values=tuple(map(len, seen))),
         Column(key="sigma", head="σ", short="σ", values=sigmas),
         Column(key="rounds", head="rounds", short="rounds", values=tuple(t.rounds for t in every)),
         Column(
             key="accuracy_opacus",
-            head="trusted server (Opacus)",
+            head="trusted server (Opacus), mean",
             short="trusted",
             values=tuple(t.trusted_mean for t in every),
         ),
@@ -177,7 +177,7 @@ def _columns(found: _Numbers) -> tuple[Column, ...]:
 
 
 def _picture(found: _Numbers) -> Picture:
-    known = [(t.claim, 100.0 * t.trusted_mean) for t in found.trainings if t.trusted_mean is not None]
+    known = [t for t in found.trainings if t.trusted_mean is not None]
     paper = (found.paper_accuracy,)
     delta = parts.fraction(found.delta, found.users)
     return Picture(
@@ -187,9 +187,17 @@ def _picture(found: _Numbers) -> Picture:
                 x=found.claims,
                 upper=[100.0 * t.mean for t in found.trainings],
                 lower=[100.0 * min(t.accuracies) for t in found.trainings],
+                top=[100.0 * max(t.accuracies) for t in found.trainings],
                 marks=True,
             ),
-            Line(label="trusted server (Opacus)", x=[e for e, _ in known], upper=[a for _, a in known], marks=True),
+            Line(
+                label="trusted server (Opacus)",
+                x=[t.claim for t in known],
+                upper=[100.0 * (t.trusted_mean or 0.0) for t in known],
+                lower=[100.0 * min(t.trusted) for t in known],
+                top=[100.0 * max(t.trusted) for t in known],
+                marks=True,
+            ),
             Line(label="no privacy", x=(found.claims[0], found.paper_claim), upper=(found.without, found.without)),
             Line(label="paper's run, its ε", x=(found.paper_claim,), upper=paper, marks=True),
             Line(label="paper's run, exact ε", x=(found.paper_exact.upper,), upper=paper, marks=True),

@@ -82,6 +82,19 @@ class Part:
         """Checks that did not come out as they should."""
         return [c for c in self.checks if c.agrees != c.expected]
 
+    @property
+    def verdict(self) -> str:
+        """How the checks came out, in words."""
+        return verdict(self.checks)
+
+
+def verdict(checks: Sequence[Check]) -> str:
+    """How checks came out, all of them counted, and whether that was expected."""
+    agree, strange = sum(c.agrees for c in checks), sum(c.agrees != c.expected for c in checks)
+    every = "one check" if len(checks) == 1 else f"{len(checks)} checks"
+    said = f"{every} against the paper: {agree} agree, {len(checks) - agree} differ"
+    return f"{said}, all as expected" if not strange else f"{said}; {strange} of them not as expected"
+
 
 class Steps:
     """Progress in equal steps, each with a name."""

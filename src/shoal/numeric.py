@@ -1,0 +1,30 @@
+"""What all files of the engine share: array types, sides and directions, unit round-off, limits."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+FloatArray = npt.NDArray[np.float64]
+
+Side = Literal["upper", "lower"]
+SIDES: tuple[Side, Side] = ("upper", "lower")
+
+Direction = Literal["forward", "reverse"]
+"""D(P||Q), or D(Q||P)."""
+
+DIRECTIONS: tuple[Direction, Direction] = ("forward", "reverse")
+
+UNIT = 2.0**-53
+"""Unit round-off: a correctly rounded operation is within a factor 1 +- UNIT."""
+
+SCALE_MIN, SCALE_MAX = 0.1, 1e4
+"""Below, one lognormal ratio spans more orders of magnitude than a grid is made for; above, all of them are 1."""
+
+USERS_MAX, RATE_MIN, ROUNDS_MAX = 10**9, 1e-10, 10**7
+"""What laws are computed for. More users count as the largest number; beyond the others the local guarantee is left."""
+
+DELTA_MIN, EPSILON_MAX = 1e-15, 300.0
+"""Questions beyond these are answered by the local guarantee."""
