@@ -178,9 +178,43 @@ def test_gaussian_event_is_a_local_report_of_the_right_sensitivity(relation, adj
     assert theirs * 0.999 < ours < theirs * 1.12
 
 
-def test_add_or_remove_is_refused_with_the_reason():
-    with pytest.raises(ValueError, match="number of reports is visible, got ADD_OR_REMOVE_ONE"):
-        ShuffleAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE)
+SAMPLED = [
+    (
+        dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(2.0)),
+        shoal.PoissonSampling(rate=0.1, sigma=2.0),
+    ),
+    (
+        dp_accounting.SampledWithoutReplacementDpEvent(500, 50, dp_accounting.GaussianDpEvent(2.0)),
+        shoal.FixedBatch(records=500, batch=50, sigma=2.0),
+    ),
+]
+
+
+@pytest.mark.parametrize(("sampled", "mechanism"), SAMPLED, ids=["poisson", "fixed-batch"])
+@pytest.mark.parametrize(
+    ("relation", "adjacency"),
+    [(NeighboringRelation.REPLACE_SPECIAL, "zero-out"), (NeighboringRelation.REPLACE_ONE, "replace")],
+)
+def test_events_of_dp_sgd_are_the_sampling_mechanisms(sampled, mechanism, relation, adjacency):
+    ours = ShuffleAccountant(relation).compose(sampled, 20)
+    m = mechanism.replace(adjacency=adjacency)
+    assert ours.get_epsilon(1e-5) == float(m.epsilon(delta=1e-5, rounds=20))
+    if isinstance(m, shoal.PoissonSampling):
+        theirs = PLDAccountant(relation).compose(sampled, 20).get_epsilon(1e-5)
+        assert ours.get_epsilon(1e-5) == pytest.approx(theirs, rel=2e-3)
+    again = ShuffleAccountant(relation).compose(event(m), 20)
+    assert again.get_epsilon(1e-5) == ours.get_epsilon(1e-5)
+
+
+def test_add_or_remove_where_nobody_is_counted():
+    """Poisson sampling is the same as for zero-out; reports that are counted, and batches of one size, are refused."""
+    accountant = ShuffleAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE)
+    poisson, mechanism = SAMPLED[0]
+    accountant.compose(poisson, 3).compose(event(shoal.RandomAllocation(steps=10, sigma=2.0)))
+    together = shoal.Accountant().compose(mechanism, rounds=3).compose(shoal.RandomAllocation(steps=10, sigma=2.0))
+    assert accountant.get_epsilon(1e-5) == float(together.epsilon(delta=1e-5))
+    assert "check-in does not hide whether a user is there" in reason(event(CHECK_IN), accountant)
+    assert "batches of one size need REPLACE_SPECIAL" in reason(SAMPLED[1][0], accountant)
     with pytest.raises(ValueError, match=r"neighboring_relation must be REPLACE_SPECIAL .* got zero-out"):
         ShuffleAccountant("zero-out")
 
@@ -226,13 +260,15 @@ def test_calibration_of_a_gaussian_event_works_with_the_default_bracket():
 
 def test_unsupported_events_are_refused_with_the_reason_and_change_nothing():
     used = ShuffleAccountant().compose(event(CHECK_IN), 4)
-    assert "LaplaceDpEvent is not a round" in reason(dp_accounting.LaplaceDpEvent(1.0), used)
-    assert "UnsupportedDpEvent is not a round" in reason(dp_accounting.UnsupportedDpEvent(), used)
-    sampled = dp_accounting.PoissonSampledDpEvent(0.1, dp_accounting.GaussianDpEvent(1.0))
-    assert "sampling must be part of the mechanism" in reason(sampled, used)
-    assert "sampling must be part of the mechanism" in reason(
+    assert "LaplaceDpEvent is no mechanism" in reason(dp_accounting.LaplaceDpEvent(1.0), used)
+    assert "UnsupportedDpEvent is no mechanism" in reason(dp_accounting.UnsupportedDpEvent(), used)
+    assert "what is sampled must be a GaussianDpEvent, got ShoalDpEvent" in reason(
         dp_accounting.PoissonSampledDpEvent(0.1, event(CHECK_IN)), used
     )
+    with_replacement = dp_accounting.SampledWithReplacementDpEvent(9, 3, dp_accounting.GaussianDpEvent(1.0))
+    assert "SampledWithReplacementDpEvent is no mechanism" in reason(with_replacement, used)
+    empty = dp_accounting.PoissonSampledDpEvent(0.0, dp_accounting.GaussianDpEvent(1.0))
+    assert "rate must be above 0" in reason(empty, used)
     # Half of it is supported: nothing must be entered.
     assert "caused by subevent LaplaceDpEvent" in reason(
         together(event(CHECK_IN), repeat(dp_accounting.LaplaceDpEvent(1.0), 3)), used

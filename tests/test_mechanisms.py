@@ -117,7 +117,7 @@ def test_numbers_of_any_kind_are_normalised(m):
 
 
 def test_every_mechanism_has_a_different_label():
-    assert len({cls.label for cls in MECHANISMS.values()}) == len(MECHANISMS) == 5
+    assert len({cls.label for cls in MECHANISMS.values()}) == len(MECHANISMS)
 
 
 def test_arrays_of_questions():
@@ -202,7 +202,7 @@ def test_intervals_are_printed_outwards(spec):
 
 def test_public_names():
     assert set(shoal.__all__) <= set(dir(shoal)) | {"__version__"}
-    assert len(shoal.__all__) <= 20
+    assert len(shoal.__all__) <= 24
     for name in shoal.__all__:
         assert getattr(shoal, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
@@ -222,8 +222,8 @@ def test_a_bracket_that_is_wider_than_asked_says_so():
 
 
 def test_users_see_no_methods_of_the_engine():
-    asked = {"epsilon", "delta", "tradeoff", "advantage", "rdp", "pld", "statement", "stated"}
-    described = {"adjacency", "assumption", "label", "scale", "settings", "trust", "replace", "to_dict"}
+    asked = {"epsilon", "delta", "tradeoff", "advantage", "rdp", "pld", "statement", "stated", "caution", "claimed"}
+    described = {"adjacency", "assumption", "label", "scale", "settings", "trust", "replace", "to_dict", "rate"}
     for cls in MECHANISMS.values():
         own = {f.name for f in dataclasses.fields(cls)}
         assert {name for name in dir(cls) if not name.startswith("_")} <= asked | described | own

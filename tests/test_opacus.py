@@ -424,3 +424,87 @@ def test_a_missing_package_says_what_to_install(missing):
     assert last.startswith("shoal._extras.MissingExtraError: shoal.integrations.opacus needs PyTorch and Opacus")
     assert last.endswith("pip install 'shoal-dp[train]'")
     assert missing in last
+
+
+# --- the run itself -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("sampling", "options", "mechanism", "rounds"),
+    [
+        ("poisson", {}, shoal.PoissonSampling(rate=0.1, sigma=2.0), 25),
+        ("poisson", {"adjacency": "replace"}, shoal.PoissonSampling(rate=0.1, sigma=2.0, adjacency="replace"), 25),
+        ("fixed-batch", {"records": 500}, shoal.FixedBatch(records=500, batch=50, sigma=2.0), 25),
+        ("shuffled-epochs", {}, shoal.ShuffledEpochs(steps=10, sigma=2.0), 3),
+        ("balls-and-bins", {}, shoal.BallsAndBins(bins=10, sigma=2.0), 3),
+        ("sequential", {}, shoal.LocalGaussian(sigma=2.0), 3),
+    ],
+)
+def test_the_run_itself_by_how_it_draws_batches(name, sampling, options, mechanism, rounds):
+    """25 steps of an epoch of 10 are two and a half epochs: three count."""
+    made = integration.register_central(name, sampling=sampling, **options)
+    assert integration.register_central(name, sampling=sampling, **options) is made
+    assert ask(made, (2.0, 0.1, 25)) == float(mechanism.epsilon(delta=DELTA, rounds=rounds))
+    assert ask(made, (0.0, 0.1, 25)) == math.inf
+
+
+def test_in_the_place_of_prv(name):
+    """The same training with another name of the accountant; near PRV, which is an estimate to 0.01 by default."""
+    integration.register_central(name, records=400)
+    ours, prv = (Run(accountant, noise=1.5) for accountant in (name, "prv"))
+    for run in (ours, prv):
+        run.train(10)
+    found = ours.engine.get_epsilon(DELTA)
+    assert found == float(shoal.PoissonSampling(rate=0.1, sigma=1.5).epsilon(delta=DELTA, rounds=10))
+    assert prv.engine.get_epsilon(DELTA) == pytest.approx(found, abs=0.03)
+    state = ours.engine.accountant.state_dict()
+    fresh = create_accountant(name)
+    fresh.load_state_dict(state)
+    assert fresh.get_epsilon(DELTA) == found
+
+
+def test_a_central_run_of_other_data_is_refused(name):
+    integration.register_central(name, records=4_000)
+    with pytest.raises(ValueError, match="records must be the size of the data set"):
+        Run(name, noise=1.5).train(1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sampling": "shuffled"}, "sampling must be one of poisson, fixed-batch, shuffled-epochs"),
+        ({"sampling": "fixed-batch"}, "records must be given for fixed-batch"),
+        ({"sampling": "balls-and-bins", "adjacency": "replace"}, "adjacency must be zero-out for balls-and-bins"),
+        ({"name": ""}, "name must be a non-empty string"),
+    ],
+)
+def test_bad_central_accountants_are_refused(arguments, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        integration.register_central(**arguments)
+
+
+def test_what_a_data_loader_really_does(name):
+    data = TensorDataset(torch.zeros(100, 2))
+    shuffled = integration.sampling_of(DataLoader(data, batch_size=30, shuffle=True), sigma=1.0)
+    assert shuffled.mechanism == shoal.ShuffledEpochs(steps=4, sigma=1.0)
+    assert shuffled.epsilon(delta=DELTA, epochs=3) == shuffled.mechanism.epsilon(delta=DELTA, rounds=3)
+    ordered = integration.sampling_of(DataLoader(data, batch_size=10), sigma=1.0, adjacency="replace")
+    assert (ordered.mechanism, ordered.rounds) == (shoal.LocalGaussian(sigma=1.0, adjacency="replace"), 1)
+    integration.register_central(name)
+    poisson = integration.sampling_of(Run(name, noise=1.5).loader, sigma=1.5)
+    assert (poisson.name, poisson.rounds) == ("poisson", 10)
+    assert poisson.mechanism == shoal.PoissonSampling(rate=0.1, sigma=1.5)
+
+
+def test_data_loaders_of_which_nothing_is_known_are_refused():
+    data = TensorDataset(torch.zeros(100, 2))
+    twice = torch.utils.data.RandomSampler(data, replacement=True)
+    some = torch.utils.data.RandomSampler(data, num_samples=50)
+    weighted = torch.utils.data.WeightedRandomSampler([1.0] * 100, 100)
+    for sampler, message in [
+        (twice, "without replacement"),
+        (some, "all 100 records once an epoch, got num_samples = 50"),
+        (weighted, "got WeightedRandomSampler"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            integration.sampling_of(DataLoader(data, batch_size=10, sampler=sampler), sigma=1.0)

@@ -320,7 +320,7 @@ def test_the_tradeoff_curve_is_no_worse_than_epsilon_and_delta_say() -> None:
 
 def test_export_to_dp_accounting() -> None:
     mean = described(1000, 1.0)
-    exported = pld.to_dp_accounting(mean)
+    exported = pld.to_dp_accounting(((mean, 1),))
     for rounds in (1, 10):
         ours = epsilon(mean, 1e-6, rounds)
         theirs = exported.self_compose(rounds).get_epsilon_for_delta(1e-6)

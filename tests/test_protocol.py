@@ -8,10 +8,10 @@ import torch
 from scipy import stats
 from torch import nn
 
-from shoal import LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle
+from shoal import LocalGaussian, PoissonSampling, Shuffle, ShuffledCheckIn, SubsampledShuffle
 from shoal.learning import protocol, randomness
 from shoal.learning.clipping import clipped_each
-from shoal.learning.protocol import CentralGaussian, Clients, Shuffler, run_round
+from shoal.learning.protocol import Clients, Shuffler, run_round
 from shoal.learning.randomness import SeededRandomness, Source, SystemRandomness
 
 USERS, CLIP, SIGMA = 40, 0.5, 3.0
@@ -31,8 +31,8 @@ def setting():
 
 
 PROTOCOLS = [
-    CentralGaussian(sigma=SIGMA),
-    CentralGaussian(sigma=SIGMA, rate=0.5),
+    PoissonSampling(sigma=SIGMA, rate=1.0),
+    PoissonSampling(sigma=SIGMA, rate=0.5),
     LocalGaussian(sigma=SIGMA),
     Shuffle(users=USERS, sigma=SIGMA),
     SubsampledShuffle(users=USERS, sample=10, sigma=SIGMA),
@@ -81,7 +81,7 @@ def test_the_sum_has_its_clipped_gradients_and_the_noise_of_its_reports(setting,
         who = protocol.participants(mechanism, USERS, source.stream("coins"))
         result = run_round(mechanism, clients, model, source, path=path)
         assert result.reports == len(who)
-        reports = 1 if isinstance(mechanism, CentralGaussian) else len(who)
+        reports = 1 if isinstance(mechanism, PoissonSampling) else len(who)
         noise = (result.total - clipped[torch.from_numpy(who)].sum(dim=0)).numpy()
         standardised.append(noise / (CLIP * SIGMA * math.sqrt(reports)))
     found = np.stack(standardised)
@@ -127,7 +127,7 @@ def test_participants():
     sampled = [protocol.participants(SubsampledShuffle(users=50, sample=7, sigma=1.0), 50, r) for r in rounds]
     assert all(len(set(w)) == 7 for w in sampled)
     assert stats.chisquare(np.bincount(np.concatenate(sampled), minlength=50)).pvalue > 1e-6
-    for m in (LocalGaussian(sigma=1.0), Shuffle(users=50, sigma=1.0), CentralGaussian(sigma=1.0)):
+    for m in (LocalGaussian(sigma=1.0), Shuffle(users=50, sigma=1.0), PoissonSampling(sigma=1.0, rate=1.0)):
         assert list(protocol.participants(m, 50, SystemRandomness())) == list(range(50))
     assert [protocol.expected_reports(m, USERS) for m in PROTOCOLS] == [40, 20, 40, 40, 10, 10]
 
@@ -194,17 +194,15 @@ def test_streams():
         Source(seed=-1)
 
 
-def test_the_central_gaussian_is_dp_sgd():
+def test_poisson_sampling_is_dp_sgd():
     """Against dp_accounting's Poisson-sampled Gaussian, an independent implementation."""
     from dp_accounting import dp_event
     from dp_accounting.pld import PLDAccountant
 
-    m = CentralGaussian(sigma=2.0, rate=0.1)
+    m = PoissonSampling(sigma=2.0, rate=0.1)
     peer = PLDAccountant()
     peer.compose(dp_event.PoissonSampledDpEvent(0.1, dp_event.GaussianDpEvent(2.0)), 50)
     found = m.epsilon(delta=1e-5, rounds=50)
     assert found.lower * 0.999 <= peer.get_epsilon(1e-5) <= found.upper * 1.001
-    everybody = CentralGaussian(sigma=2.0).epsilon(delta=1e-5, rounds=50)
+    everybody = PoissonSampling(sigma=2.0, rate=1.0).epsilon(delta=1e-5, rounds=50)
     assert everybody == LocalGaussian(sigma=2.0).epsilon(delta=1e-5, rounds=50)
-    with pytest.raises(ValueError, match="adjacency must be zero-out"):
-        CentralGaussian(sigma=1.0, adjacency="replace")

@@ -11,10 +11,9 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from shoal import LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle
+from shoal import LocalGaussian, PoissonSampling, Shuffle, ShuffledCheckIn, SubsampledShuffle
 from shoal.cli.app import app
 from shoal.learning import (
-    CentralGaussian,
     Config,
     DataError,
     accountants,
@@ -59,7 +58,7 @@ def same(a, b):
         Shuffle(users=USERS, sigma=0.02),
         SubsampledShuffle(users=USERS, sample=200, sigma=0.02),
         LocalGaussian(sigma=0.02),
-        CentralGaussian(sigma=0.5),
+        PoissonSampling(sigma=0.5, rate=1.0),
     ],
     ids=lambda m: m.label,
 )
@@ -301,7 +300,7 @@ def test_a_diverging_run_says_so(digits, tmp_path):
 
 
 def test_configurations_are_plain_data():
-    for mechanism in (QUIET, CentralGaussian(sigma=2.0, rate=0.5), LocalGaussian(sigma=1.0)):
+    for mechanism in (QUIET, PoissonSampling(sigma=2.0, rate=0.5), LocalGaussian(sigma=1.0)):
         asked = config(mechanism=mechanism, epsilon=3.0)
         assert Config.from_dict(json.loads(json.dumps(asked.to_dict()))) == asked
     with pytest.raises(ValueError, match="format of the run must be 1, got 2"):
@@ -347,11 +346,11 @@ def test_accountants_of_the_other_protocols():
             Shuffle(users=9, sigma=1.0),
             SubsampledShuffle(users=9, sample=3, sigma=1.0),
             LocalGaussian(sigma=1.0),
-            CentralGaussian(sigma=1.0),
+            PoissonSampling(sigma=1.0, rate=1.0),
         )
     }
     assert keys["shuffle"] == ["tight_any", "tight_identical", "rdp_identical", "paper_theorem", "paper_baseline"]
     assert keys["subsampled"] == keys["shuffle"][:-1]
-    assert keys["local"] == keys["central"] == ["tight", "rdp"]
+    assert keys["local"] == keys["poisson"] == ["tight", "rdp"]
     few = next(a for a in accountants(Shuffle(users=9, sigma=1.0)) if a.key == "paper_baseline")
     assert few.epsilons([1], 1e-5) == [float("inf")]  # clones do not apply to so few users

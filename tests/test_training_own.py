@@ -18,10 +18,9 @@ from torch import nn
 from torch.utils.data import TensorDataset
 from typer.testing import CliRunner
 
-from shoal import LocalGaussian, Shuffle, ShuffledCheckIn
+from shoal import LocalGaussian, PoissonSampling, Shuffle, ShuffledCheckIn
 from shoal.cli.app import app
 from shoal.learning import (
-    CentralGaussian,
     Config,
     DataError,
     Records,
@@ -294,7 +293,7 @@ def test_the_rule_for_rounds_and_rate():
 
 def test_noise_of_the_mean():
     assert noise_of_the_mean(Shuffle(users=100, sigma=3.0), users=100, rounds=9) == pytest.approx(0.1)
-    assert noise_of_the_mean(CentralGaussian(sigma=3.0, rate=0.5), users=100, rounds=9) == pytest.approx(0.02)
+    assert noise_of_the_mean(PoissonSampling(sigma=3.0, rate=0.5), users=100, rounds=9) == pytest.approx(0.02)
     assert noise_of_the_mean(LocalGaussian(sigma=3.0), users=100, rounds=9) == pytest.approx(0.1)
 
 

@@ -19,6 +19,7 @@ SECTIONS = {
         "howto/calibrate.md",
         "howto/combine.md",
         "howto/dropouts.md",
+        "howto/dp-sgd.md",
         "howto/opacus.md",
         "howto/dp-accounting.md",
         "howto/flower.md",

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import torch
 
-from shoal import calibrate, learning
+from shoal import PoissonSampling, calibrate, learning
 from shoal.cli import recipes
 from shoal.learning import features
 from shoal.learning.plan import OUTPUT_NOISE
@@ -76,9 +76,7 @@ def central(data: tuple[torch.Tensor, ...], epsilon: float, seed: int, delta: fl
     from opacus.optimizers import DPOptimizerFastGradientClipping
     from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 
-    sigma = calibrate.sigma(
-        lambda s: learning.CentralGaussian(sigma=s, rate=RATE), epsilon=epsilon, delta=delta, rounds=STEPS
-    )
+    sigma = calibrate.sigma(lambda s: PoissonSampling(sigma=s, rate=RATE), epsilon=epsilon, delta=delta, rounds=STEPS)
     x, y, test_x, test_y = data
     expected = RATE * len(x)
     noise = sigma / (expected * math.sqrt(STEPS))

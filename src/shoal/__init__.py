@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from shoal.mechanisms import Shuffle as Shuffle
     from shoal.mechanisms import ShuffledCheckIn as ShuffledCheckIn
     from shoal.mechanisms import SubsampledShuffle as SubsampledShuffle
+    from shoal.sampling import FixedBatch as FixedBatch
+    from shoal.sampling import PoissonSampling as PoissonSampling
+    from shoal.sampling import RandomAllocation as RandomAllocation
+    from shoal.sampling import ShuffledEpochs as ShuffledEpochs
 
 _HOME = {
     "Accountant": "shoal.accountant",
@@ -48,6 +52,7 @@ _HOME = {
         ),
         "shoal.mechanisms",
     ),
+    **dict.fromkeys(("FixedBatch", "PoissonSampling", "RandomAllocation", "ShuffledEpochs"), "shoal.sampling"),
     "audit": "",
     "calibrate": "",
     "paper": "",

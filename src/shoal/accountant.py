@@ -19,7 +19,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from shoal import _validate, pld
+from shoal import _validate, pld, sampling  # noqa: F401 (sampling adds its mechanisms to those that can be restored)
 from shoal._validate import Numbers
 from shoal.answers import (
     ADVANTAGE,

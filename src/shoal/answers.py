@@ -27,6 +27,7 @@ from shoal import _validate, crowd, pld, rdp
 from shoal.compose import Parts
 from shoal.interval import Interval, outwards, rounded, short
 from shoal.numeric import DIRECTIONS, FloatArray
+from shoal.rounds import Round
 
 Method = Literal["tight", "rdp"]
 Asked = Literal["epsilon", "delta"]
@@ -115,6 +116,8 @@ class How:
             return Interval(lower=0.0, upper=question.by_rdp(parts.upper, value, self.orders))
         if crowd.is_any(parts.upper):
             return self._any_crowd(parts, value, question)[0]
+        if parts.identical != parts.upper:
+            return self._between(parts, value, question)
         found = question.tight(parts.identical, value, self.accuracy)
         if found.width <= self.accuracy * found.upper:
             return found
@@ -158,6 +161,15 @@ class How:
             return self.accuracy
         return self.accuracy * max(1.0, 1e3 * math.log(ask(value / 1.001) / upper))
 
+    def _between(self, parts: Bounds, value: float, question: Question) -> Interval:
+        """Other rounds bound from above than from below: how wide the bracket is is a fact about what is known."""
+        found = question.tight(parts.upper, value, self.accuracy)
+        upper = found.upper
+        if question.by_rdp is not None and found.width > self.accuracy * upper:
+            upper = min(upper, question.by_rdp(parts.upper, value, None))
+        lower = self._below(parts, value, question, upper) if self.ends == "both" else 0.0
+        return Interval(lower=min(lower, upper), upper=upper)
+
     def _tell(self, found: Interval, value: float, question: Question, parts: Bounds) -> None:
         """Warn of a bracket that is wider than asked."""
         if question is DELTA and found.upper <= 1e-15:
@@ -182,25 +194,40 @@ class How:
         together = zip(attack, parts.identical, strict=True)
         if not all(worse.surely_shows(ideal, rounds) for (worse, rounds), (ideal, _) in together):
             lower = question.tight(parts.identical, value, max(self.accuracy, 1e-2)).lower
+            lower = _sure(parts.identical, value, question, lower)
         if attack == parts.identical:
             return lower
         # An attack has the resolution it has: no accuracy is asked for.
         if len(attack) > 1 or attack[0][1] > 1:
-            return max(lower, question.tight(attack, value, 1.0).lower)
-        # The best test of one round is known once the answer is: from above first, then from what that finds.
-        guess = upper
-        for _ in range(6):
-            loss = min(question.threshold(value, guess), 20.0)
-            best = attack[0][0].tuned(loss)
-            before, guess = lower, question.tight(((best, 1),), value, 1.0).lower
-            lower = max(lower, guess)
-            if lower <= 1.002 * before or guess >= 0.995 * upper:
-                break
-        return lower
+            return max(lower, _sure(attack, value, question, question.tight(attack, value, 1.0).lower))
+        found = _tuned(attack[0][0], value, question, lower, upper, guess=upper)
+        # From far above it may miss what the other crowd shows: once more from there.
+        if found > lower or lower == 0.0:
+            return found
+        return _tuned(attack[0][0], value, question, lower, upper, guess=lower)
+
+
+def _tuned(attack: Round, value: float, question: Question, lower: float, upper: float, *, guess: float) -> float:
+    """The best test of one round is known once the answer is: from a guess first, then from what that finds."""
+    for _ in range(6):
+        best = ((attack.tuned(min(question.threshold(value, guess), 20.0)), 1),)
+        before, guess = lower, _sure(best, value, question, question.tight(best, value, 1.0).lower)
+        lower = max(lower, guess)
+        if lower <= 1.002 * before or guess >= 0.995 * upper:
+            break
+    return lower
 
 
 _FINEST = 1e-4
 """No accuracy below this makes the law of any crowd finer still."""
+
+
+def _sure(parts: Parts, value: float, question: Question, lower: float) -> float:
+    """What attacks show, as far as eps goes for which they were made."""
+    most = min(part.epsilon_max for part, _ in parts)
+    if question is EPSILON:
+        return min(lower, most)
+    return 0.0 if question is DELTA and value > most else lower
 
 
 def _outside() -> int:

@@ -102,8 +102,8 @@ class Mechanism:
 
     # What the engine computes with: a new mechanism defines `_identical`, and the other two where they differ from it.
 
-    def _identical(self) -> Identical:
-        """The ratio of a round that can really happen: the identical crowd's, or the mechanism's where none matters."""
+    def _identical(self) -> Round:
+        """A round that can really happen: the identical crowd's, or the mechanism's where none matters."""
         raise NotImplementedError
 
     def _above(self) -> Round:
@@ -115,7 +115,11 @@ class Mechanism:
         return self._identical()
 
     def _bounds(self, count: int) -> Bounds:
-        return bounds([(self, count)])
+        """What bounds that many rounds; a mechanism whose round consists of several says so here."""
+        return Bounds(
+            upper=((self._above(), count),), identical=((self._identical(), count),),
+            opposite=((self._opposite(), count),),
+        )  # fmt: skip
 
     @property
     def assumption(self) -> str:
@@ -272,6 +276,10 @@ class Mechanism:
             accuracy=accuracy, numerical=how.numerical(self._bounds(rounds), float(given), question, answer.upper),
         )  # fmt: skip
 
+    def caution(self, *, delta: float, epsilon: Interval, rounds: int = 1) -> str:
+        """A sentence about a number that others would give for this mechanism and that is wrong; mostly none."""
+        return ""
+
     def pld(self, *, step: float = 1e-4) -> Any:
         """One round as a dp_accounting `PrivacyLossDistribution`, a pessimistic one.
 
@@ -281,7 +289,7 @@ class Mechanism:
         step = _validate.real("step", step)
         if not 0.0 < step <= 1.0:
             raise ValueError(f"step must be above 0 and at most 1, got {step}")
-        return pld.to_dp_accounting(self._above(), step=step)
+        return pld.to_dp_accounting(self._bounds(1).upper, step=step)
 
     def rdp(
         self, orders: Any, *, rounds: int = 1, direction: Literal["worse", "forward", "reverse"] = "worse"
@@ -314,6 +322,9 @@ class _Crowded(Mechanism):
     """
 
     crowd: Crowd
+
+    def _identical(self) -> Identical:
+        raise NotImplementedError
 
     @property
     def assumption(self) -> str:
@@ -519,12 +530,11 @@ def from_dict(data: Mapping[str, Any]) -> Mechanism:
 
 def bounds(rounds: Iterable[tuple[Mechanism, int]]) -> Bounds:
     """What bounds these rounds from above and from below, for the engine."""
-    every = list(rounds)
-    return Bounds(
-        upper=tuple((m._above(), count) for m, count in every),
-        identical=tuple((m._identical(), count) for m, count in every),
-        opposite=tuple((m._opposite(), count) for m, count in every),
+    every = [m._bounds(count) for m, count in rounds]
+    upper, identical, opposite = (
+        tuple(part for one in every for part in getattr(one, name)) for name in ("upper", "identical", "opposite")
     )
+    return Bounds(upper=upper, identical=identical, opposite=opposite)
 
 
 def run(mechanism: Mechanism, rounds: int) -> Run:

@@ -335,8 +335,8 @@ def _turns_left(a: tuple[float, float], b: tuple[float, float], c: tuple[float, 
     return (b[0] - a[0]) * (c[1] - a[1]) >= (c[0] - a[0]) * (b[1] - a[1])
 
 
-def to_dp_accounting(mean: Round, *, step: float = 1e-4, half: int = 1024) -> Any:
-    """A dp_accounting `PrivacyLossDistribution` of one round, from above ("pessimistic").
+def to_dp_accounting(parts: Parts, *, step: float = 1e-4, half: int = 1024) -> Any:
+    """A dp_accounting `PrivacyLossDistribution` of rounds, from above ("pessimistic").
 
     `step` is its value_discretization_interval, which all distributions composed with it must share.
     Its own composition is not tilted: below delta = 1e-9 use `epsilons`.
@@ -344,8 +344,13 @@ def to_dp_accounting(mean: Round, *, step: float = 1e-4, half: int = 1024) -> An
     _extras.need("a PrivacyLossDistribution needs dp_accounting", "dp-accounting", "dp_accounting")
     from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 
-    pmfs = []
-    for way in DIRECTIONS:
-        start, masses, infinite = upper_lattice(mean, half, way, step)
-        pmfs.append(pld_pmf.DensePLDPmf(step, start, masses, infinite, True))
-    return privacy_loss_distribution.PrivacyLossDistribution(pmfs[0], pmfs[1])
+    whole = None
+    for mean, rounds in parts:
+        pmfs = []
+        for way in DIRECTIONS:
+            start, masses, infinite = upper_lattice(mean, half, way, step)
+            pmfs.append(pld_pmf.DensePLDPmf(step, start, masses, infinite, True))
+        one = privacy_loss_distribution.PrivacyLossDistribution(*pmfs)
+        one = one.self_compose(rounds) if rounds > 1 else one
+        whole = one if whole is None else whole.compose(one)
+    return whole

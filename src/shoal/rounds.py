@@ -64,6 +64,9 @@ class Round(ABC):
     is_joint: ClassVar[bool] = False
     """Whether both sides come from one law, so that they are composed together."""
 
+    epsilon_max: ClassVar[float] = math.inf
+    """The largest eps at which it bounds from below."""
+
     is_above_only: ClassVar[bool] = False
     """Whether nothing is known from below: such rounds have upper bounds only."""
 

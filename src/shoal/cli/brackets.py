@@ -72,7 +72,10 @@ def show(
         return
     _table(quantity, query.first, rows)
     for crowd, _ in query.variants:
-        shown.say([row for row in rows if row["crowd"] == crowd][-1]["guarantee"])
+        last = [row for row in rows if row["crowd"] == crowd][-1]
+        shown.say(last["guarantee"])
+        if "caution" in last:
+            shown.say(last["caution"])
     shown.say(rows[-1]["plain"])
     shown.say_where(path)
 
@@ -85,7 +88,9 @@ def _rows(quantity: Quantity, query: Query, crowd: str | None, m: Mechanism, val
     for count, answer in zip(query.rounds, answers, strict=True):
         said = m.stated(quantity.name, value, answer, count, query.method, query.accuracy)
         row = {"crowd": crowd, "rounds": count, quantity.at: value, quantity.name: shown.interval(answer)}
-        rows.append({**row, "guarantee": said.sentence(), "plain": said.plain()})
+        caution = m.caution(delta=value, epsilon=answer, rounds=count) if quantity is EPSILON else ""
+        told = {"guarantee": said.sentence(), "plain": said.plain(), **({"caution": caution} if caution else {})}
+        rows.append({**row, **told})
     return rows
 
 

@@ -10,10 +10,15 @@ What dp_accounting calls a neighbouring relation is what shoal calls an adjacenc
 |--------------|---------------------------------------|----------------------------------|
 | `"zero-out"` | `NeighboringRelation.REPLACE_SPECIAL` | the zero vector, a move of 1     |
 | `"replace"`  | `NeighboringRelation.REPLACE_ONE`     | any other vector, a move of 2    |
-| –            | `NeighboringRelation.ADD_OR_REMOVE_ONE` | (refused)                      |
+| `"zero-out"` | `NeighboringRelation.ADD_OR_REMOVE_ONE` | (nothing: it is not there)     |
 
-`ADD_OR_REMOVE_ONE` is refused, because the server of a shuffle protocol sees how many reports
-arrive: whether a user exists at all is not hidden, only what it holds.
+`ADD_OR_REMOVE_ONE` is for sampling by a trusted server that does not show how many records there are: Poisson
+sampling, random allocation, balls and bins, where it is the same as zero-out. Of a shuffle protocol it is refused,
+because its server sees how many reports arrive: whether a user exists at all is not hidden, only what it holds.
+
+dp_accounting's own events of DP-SGD are understood, too: a `PoissonSampledDpEvent` of a `GaussianDpEvent` is
+`PoissonSampling`, a `SampledWithoutReplacementDpEvent` of one is `FixedBatch` (no `ADD_OR_REMOVE_ONE` for that: its
+batches have one size).
 """
 
 from __future__ import annotations
@@ -34,18 +39,17 @@ except ModuleNotFoundError as error:
 
 from shoal import _validate
 from shoal.accountant import Accountant
-from shoal.mechanisms import Adjacency, LocalGaussian, Mechanism, from_dict
+from shoal.mechanisms import Adjacency, BallsAndBins, LocalGaussian, Mechanism, from_dict
+from shoal.sampling import FixedBatch, PoissonSampling, RandomAllocation
 
 _ADJACENCY: dict[NeighboringRelation, Adjacency] = {
     NeighboringRelation.REPLACE_SPECIAL: "zero-out",
     NeighboringRelation.REPLACE_ONE: "replace",
+    NeighboringRelation.ADD_OR_REMOVE_ONE: "zero-out",
 }
 
-_SAMPLED = (
-    dp_accounting.PoissonSampledDpEvent,
-    dp_accounting.SampledWithReplacementDpEvent,
-    dp_accounting.SampledWithoutReplacementDpEvent,
-)
+_PRESENCE = (PoissonSampling, RandomAllocation, BallsAndBins)
+"""Mechanisms of which it makes no difference whether a record is zero or not there."""
 
 
 def _mechanism(value: Any) -> Mechanism:
@@ -110,8 +114,9 @@ def _leaves(event: Any, count: int) -> Iterator[tuple[Any, int]]:
         yield event, count
 
 
-def _translate(event: Any, adjacency: Adjacency) -> Mechanism | None:
+def _translate(event: Any, relation: NeighboringRelation) -> Mechanism | None:
     """The mechanism of a leaf; None if it keeps nothing private."""
+    adjacency = _ADJACENCY[relation]
     if isinstance(event, dp_accounting.NonPrivateDpEvent):
         return None
     if isinstance(event, ShoalDpEvent):
@@ -121,36 +126,47 @@ def _translate(event: Any, adjacency: Adjacency) -> Mechanism | None:
                 f"adjacency must be {adjacency!r}, as the accountant's neighboring_relation says, "
                 f"got {event.mechanism.adjacency!r}",
             )
+        if relation == NeighboringRelation.ADD_OR_REMOVE_ONE and not isinstance(event.mechanism, _PRESENCE):
+            raise _UnsupportedError(event, f"{event.mechanism.label} does not hide whether a user is there at all")
         return event.mechanism
     if isinstance(event, dp_accounting.GaussianDpEvent):
         # The sum of vectors of norm <= C with noise of standard deviation C * noise_multiplier: the
         # same pair of Gaussians as one report, at distance 1 (zero-out) or 2 (replace).
-        if event.noise_multiplier == 0:
-            return None
-        try:
-            return LocalGaussian(sigma=event.noise_multiplier, adjacency=adjacency)
-        except (TypeError, ValueError) as error:
-            raise _UnsupportedError(event, str(error).replace("sigma", "noise_multiplier")) from None
-    if isinstance(event, _SAMPLED):
-        raise _UnsupportedError(
-            event,
-            "sampling must be part of the mechanism: use event(ShuffledCheckIn(...)) or "
-            "event(SubsampledShuffle(...)); for central noise use dp_accounting's own accountants",
-        )
-    raise _UnsupportedError(event, f"{type(event).__name__} is not a round of shuffled Gaussian reports")
+        return _made(event, event, LocalGaussian, adjacency)
+    if isinstance(event, dp_accounting.PoissonSampledDpEvent):
+        return _made(event, event.event, PoissonSampling, adjacency, rate=event.sampling_probability)
+    if isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
+        if relation == NeighboringRelation.ADD_OR_REMOVE_ONE:
+            raise _UnsupportedError(event, "batches of one size need REPLACE_SPECIAL or REPLACE_ONE")
+        sizes = {"records": event.source_dataset_size, "batch": event.sample_size}
+        return _made(event, event.event, FixedBatch, adjacency, **sizes)
+    raise _UnsupportedError(event, f"{type(event).__name__} is no mechanism that shoal knows")
+
+
+def _made(event: Any, noise: Any, kind: type[Mechanism], adjacency: Adjacency, **fields: Any) -> Mechanism | None:
+    """The mechanism of this kind with the noise of a `GaussianDpEvent`."""
+    if not isinstance(noise, dp_accounting.GaussianDpEvent):
+        raise _UnsupportedError(event, f"what is sampled must be a GaussianDpEvent, got {type(noise).__name__}")
+    if noise.noise_multiplier == 0:
+        return None
+    try:
+        return kind(sigma=noise.noise_multiplier, adjacency=adjacency, **fields)
+    except (TypeError, ValueError) as error:
+        raise _UnsupportedError(event, str(error).replace("sigma", "noise_multiplier")) from None
 
 
 class ShuffleAccountant(dp_accounting.PrivacyAccountant):  # type: ignore[misc]
     """A dp_accounting accountant for rounds of shoal's mechanisms, on top of `shoal.Accountant`.
 
     It supports `ShoalDpEvent`, `GaussianDpEvent` (the sum of clipped vectors with central noise, as
-    its docstring defines it: sensitivity 1 for `REPLACE_SPECIAL`, 2 for `REPLACE_ONE`),
-    `NoOpDpEvent`, `NonPrivateDpEvent`, and any nesting of these in `ComposedDpEvent` and
+    its docstring defines it: sensitivity 1 for `REPLACE_SPECIAL`, 2 for `REPLACE_ONE`), Poisson sampling and sampling
+    without replacement of it, `NoOpDpEvent`, `NonPrivateDpEvent`, and any nesting of these in `ComposedDpEvent` and
     `SelfComposedDpEvent`. The numbers are the upper ends of shoal's intervals, each event with its
     own crowd. Questions change nothing.
 
     Args:
-      neighboring_relation: `REPLACE_SPECIAL` (zero-out, the default) or `REPLACE_ONE` (replace).
+      neighboring_relation: `REPLACE_SPECIAL` (zero-out, the default), `REPLACE_ONE` (replace), or
+        `ADD_OR_REMOVE_ONE` for what does not show how many records there are.
       options: Passed to `shoal.Accountant.epsilon` and `.delta`: `method`, `orders`, `accuracy`.
 
     >>> from shoal import ShuffledCheckIn
@@ -165,11 +181,11 @@ class ShuffleAccountant(dp_accounting.PrivacyAccountant):  # type: ignore[misc]
     ) -> None:
         if neighboring_relation not in _ADJACENCY:
             raise ValueError(
-                "neighboring_relation must be REPLACE_SPECIAL (zero-out) or REPLACE_ONE (replace), because the number "
-                f"of reports is visible, got {getattr(neighboring_relation, 'name', neighboring_relation)!s}"
+                "neighboring_relation must be REPLACE_SPECIAL (zero-out), REPLACE_ONE (replace) or ADD_OR_REMOVE_ONE, "
+                f"got {getattr(neighboring_relation, 'name', neighboring_relation)!s}"
             )
         super().__init__(neighboring_relation)
-        self._adjacency = _ADJACENCY[neighboring_relation]
+        self._relation = neighboring_relation
         self._accountant = Accountant()
         self._is_private = True
         self._options = options
@@ -177,7 +193,7 @@ class ShuffleAccountant(dp_accounting.PrivacyAccountant):  # type: ignore[misc]
 
     def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:
         try:
-            entries = [(_translate(leaf, self._adjacency), rounds) for leaf, rounds in _leaves(event, count)]
+            entries = [(_translate(leaf, self._relation), rounds) for leaf, rounds in _leaves(event, count)]
         except _UnsupportedError as error:
             return self.CompositionErrorDetails(error.event, str(error))
         try:

@@ -1,4 +1,12 @@
-"""Shuffled Gaussian reports in Opacus: train as usual, read the privacy of the distributed protocol.
+"""Opacus: the privacy of the run itself, and that of a shuffle protocol which it simulates.
+
+**The run itself.** `register_central()` makes an accountant of DP-SGD with a trusted server known to Opacus, to be
+named in the place of `"prv"` or `"rdp"`: everything else stays. It must be told how batches are drawn, which Opacus
+does not tell it: Poisson sampling (the default of `make_private`), or what `poisson_sampling=False` leaves to the data
+loader. `sampling_of` reads a data loader and says which of them it is.
+
+**A protocol.** The rest of this module is about shuffled Gaussian reports: train as usual, read the privacy of the
+distributed protocol.
 
 Opacus trains with a trusted server: it sums clipped gradients and adds noise once. In a shuffle
 protocol each user adds its own noise and the server sees the shuffled reports. Both give the model
@@ -16,7 +24,7 @@ functions `noise_multiplier` and `report_sigma` do this.
 **What the numbers mean.** They are the guarantee of the protocol in which each user clips its
 gradient, adds its own noise of multiplier sigma and sends the report through the shuffler. They are
 not about the run of Opacus itself, where the server sees the gradients in the clear; if that server
-is trusted and only the model is published, Opacus' own accountants answer that question.
+is trusted and only the model is published, `register_central` answers that question.
 
 **What the simulation leaves out.** With check-in the number of reports K varies from round to
 round, and the noise of their sum with it: its multiplier is sqrt(K) * sigma, while Opacus always
@@ -39,6 +47,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
 from shoal._extras import missing
@@ -46,12 +55,24 @@ from shoal._extras import missing
 try:
     from opacus.accountants import IAccountant, create_accountant, register_accountant
     from opacus.optimizers import AdaClipDPOptimizer
+    from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
+    from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 except ModuleNotFoundError as error:
     raise missing("shoal.integrations.opacus needs PyTorch and Opacus", "train", error.name) from None
 
 from shoal import _validate
 from shoal.accountant import Accountant
-from shoal.mechanisms import Adjacency, Crowd, Mechanism, ShuffledCheckIn, SubsampledShuffle
+from shoal.interval import Interval
+from shoal.mechanisms import (
+    Adjacency,
+    BallsAndBins,
+    Crowd,
+    LocalGaussian,
+    Mechanism,
+    ShuffledCheckIn,
+    SubsampledShuffle,
+)
+from shoal.sampling import FixedBatch, PoissonSampling, ShuffledEpochs
 
 
 def _expected_reports(users: int, sample_rate: float) -> float:
@@ -105,24 +126,23 @@ History = list[tuple[float, float, int]]
 """Opacus' record: (noise multiplier, sample rate, number of steps)."""
 
 
-class ShuffleAccountant(IAccountant):  # type: ignore[misc]
-    """Opacus' accountant of a shuffle protocol: `make_accountant` and `register` make subclasses.
+class _Recorded(IAccountant):  # type: ignore[misc]
+    """What both accountants share: Opacus' record of steps, and its account as a `shoal.Accountant`.
 
-    Opacus builds accountants without arguments and overwrites their `history`. Therefore the
-    protocol is fixed in the class, and everything is computed from `history` alone.
+    Opacus builds accountants without arguments and overwrites their `history`. Therefore all that
+    describes the training is fixed in the class, and everything is computed from `history` alone.
     """
 
     name: ClassVar[str]
-    users: ClassVar[int]
-    protocol: ClassVar[str]
-    crowd: ClassVar[Crowd]
-    adjacency: ClassVar[Adjacency]
 
     def __init__(self) -> None:
-        if not hasattr(self, "users"):
-            raise TypeError("ShuffleAccountant does not know the protocol: use make_accountant or register")
+        if not hasattr(self, "name"):
+            raise TypeError(f"{type(self).__name__} does not know what it is for: {self.made_by}")
         super().__init__()
         self.history: History = []
+
+    made_by: ClassVar[str] = ""
+    """Which functions make classes that can be used."""
 
     @classmethod
     def mechanism(cls) -> str:
@@ -131,19 +151,18 @@ class ShuffleAccountant(IAccountant):  # type: ignore[misc]
 
     @classmethod
     def parameters(cls) -> dict[str, Any]:
-        """The protocol, as plain data."""
-        return {"users": cls.users, "protocol": cls.protocol, "crowd": cls.crowd, "adjacency": cls.adjacency}
+        """What is fixed, as plain data."""
+        raise NotImplementedError
 
     @classmethod
-    def round(cls, *, noise_multiplier: float, sample_rate: float) -> Mechanism:
-        """The round of the protocol that one Opacus step simulates."""
-        return _PROTOCOLS[cls.protocol](
-            users=cls.users,
-            rate=_validate.rate(sample_rate, "sample_rate"),
-            sigma=report_sigma(noise_multiplier=noise_multiplier, users=cls.users, sample_rate=sample_rate),
-            crowd=cls.crowd,
-            adjacency=cls.adjacency,
-        )
+    def _rounds(cls, noise_multiplier: float, sample_rate: float, steps: int) -> tuple[Mechanism, int]:
+        """The mechanism and its rounds that some steps amount to."""
+        raise NotImplementedError
+
+    @classmethod
+    def _least_noise(cls, sample_rate: float) -> float:
+        """Less noise than can be computed with counts as none."""
+        return 2.0 * _validate.SIGMA_RANGE[0]
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
         """Enter one optimisation step."""
@@ -162,50 +181,45 @@ class ShuffleAccountant(IAccountant):  # type: ignore[misc]
 
     @classmethod
     def _has_noise(cls, entry: tuple[float, float, int]) -> bool:
-        """Whether a step had noise to speak of: less than can be computed with counts as none."""
+        """Whether a step had noise to speak of."""
         noise, rate, _ = entry
-        floor = 2.0 * _validate.SIGMA_RANGE[0] * math.sqrt(_expected_reports(cls.users, rate))
-        return not 0.0 <= _validate.real("noise_multiplier", noise) < floor
+        return not 0.0 <= _validate.real("noise_multiplier", noise) < cls._least_noise(rate)
 
     @classmethod
     def _compose(cls, history: Iterable[tuple[float, float, int]]) -> Accountant:
         total = Accountant()
         for noise, rate, steps in history:
-            count = _validate.rounds(steps, "steps")
-            total.compose(cls.round(noise_multiplier=noise, sample_rate=rate), rounds=count)
+            mechanism, rounds = cls._rounds(noise, rate, _validate.rounds(steps, "steps"))
+            total.compose(mechanism, rounds=rounds)
         return total
 
     def get_epsilon(self, delta: float, **options: Any) -> float:
-        """The epsilon of all steps so far, for this class' crowd and adjacency (0 before any step).
+        """The epsilon of all steps so far, for what this class describes (0 before any step).
 
-        It is infinite if a step had no noise (less than 0.0002 per report). `options` go to
-        `shoal.Accountant.epsilon`: `method`, `orders`, `accuracy`.
+        It is infinite if a step had no noise to speak of. `options` go to `shoal.Accountant.epsilon`:
+        `method`, `orders`, `accuracy`.
         """
         noisy = [entry for entry in self.history if self._has_noise(entry)]
         epsilon = float(self._compose(noisy).epsilon(delta=delta, **options))
         return epsilon if len(noisy) == len(self.history) else math.inf
 
     def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
-        """The function that Opacus calls at each step; it refuses a step that is not of the protocol."""
+        """The function that Opacus calls at each step; it refuses a step that is not what this is for."""
         record = super().get_optimizer_hook_fn(sample_rate)
 
         def hook(optimizer: Any) -> None:
             if isinstance(optimizer, AdaClipDPOptimizer):
                 raise ValueError("clipping must not be adaptive: the count it publishes is not part of the protocol")
-            per_worker = optimizer.expected_batch_size
-            if per_worker is not None:
-                batch = round(per_worker * getattr(optimizer, "world_size", 1))
-                if batch != int(self.users * sample_rate):
-                    raise ValueError(
-                        f"users must be the size of the data set: users={self.users} at sample_rate={sample_rate:g} "
-                        f"are batches of {int(self.users * sample_rate)}, Opacus has batches of {batch}"
-                    )
+            self._check(optimizer, sample_rate)
             record(optimizer)
 
         return hook
 
+    def _check(self, optimizer: Any, sample_rate: float) -> None:
+        """Raise if the batches are not those that this class describes."""
+
     def state_dict(self, destination: Any = None) -> Any:
-        """Opacus' state (history and name), and the protocol."""
+        """Opacus' state (history and name), and what is fixed."""
         state = super().state_dict(destination)
         state["protocol"] = self.parameters()
         return state
@@ -213,7 +227,7 @@ class ShuffleAccountant(IAccountant):  # type: ignore[misc]
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore a saved state; one that is corrupt or of another protocol changes nothing."""
         trial = type(self)()
-        super(ShuffleAccountant, trial).load_state_dict(state_dict)
+        super(_Recorded, trial).load_state_dict(state_dict)
         if state_dict.get("protocol") != self.parameters():
             raise ValueError(f"protocol must be {self.parameters()}, got {state_dict.get('protocol')}")
         try:
@@ -222,6 +236,57 @@ class ShuffleAccountant(IAccountant):  # type: ignore[misc]
         except (TypeError, ValueError) as error:
             raise ValueError(f"history must list (noise_multiplier, sample_rate, steps): {error}") from None
         self.history = history
+
+
+class ShuffleAccountant(_Recorded):
+    """Opacus' accountant of a shuffle protocol: `make_accountant` and `register` make subclasses."""
+
+    users: ClassVar[int]
+    protocol: ClassVar[str]
+    crowd: ClassVar[Crowd]
+    adjacency: ClassVar[Adjacency]
+    made_by: ClassVar[str] = "use make_accountant or register"
+
+    @classmethod
+    def parameters(cls) -> dict[str, Any]:
+        """The protocol, as plain data."""
+        return {"users": cls.users, "protocol": cls.protocol, "crowd": cls.crowd, "adjacency": cls.adjacency}
+
+    @classmethod
+    def round(cls, *, noise_multiplier: float, sample_rate: float) -> Mechanism:
+        """The round of the protocol that one Opacus step simulates."""
+        return _PROTOCOLS[cls.protocol](
+            users=cls.users,
+            rate=_validate.rate(sample_rate, "sample_rate"),
+            sigma=report_sigma(noise_multiplier=noise_multiplier, users=cls.users, sample_rate=sample_rate),
+            crowd=cls.crowd,
+            adjacency=cls.adjacency,
+        )
+
+    @classmethod
+    def _rounds(cls, noise_multiplier: float, sample_rate: float, steps: int) -> tuple[Mechanism, int]:
+        return cls.round(noise_multiplier=noise_multiplier, sample_rate=sample_rate), steps
+
+    @classmethod
+    def _least_noise(cls, sample_rate: float) -> float:
+        """0.0002 per report."""
+        return super()._least_noise(sample_rate) * math.sqrt(_expected_reports(cls.users, sample_rate))
+
+    def _check(self, optimizer: Any, sample_rate: float) -> None:
+        _check_size(optimizer, sample_rate, "users", self.users)
+
+
+def _check_size(optimizer: Any, sample_rate: float, name: str, size: int) -> None:
+    """Raise if batches are not those of a data set of this size."""
+    per_worker = optimizer.expected_batch_size
+    if per_worker is None:
+        return
+    batch = round(per_worker * getattr(optimizer, "world_size", 1))
+    if batch != int(size * sample_rate):
+        raise ValueError(
+            f"{name} must be the size of the data set: {name}={size} at sample_rate={sample_rate:g} "
+            f"are batches of {int(size * sample_rate)}, Opacus has batches of {batch}"
+        )
 
 
 def make_accountant(
@@ -275,13 +340,163 @@ def register(
     a name that means something else already is refused, unless `force` is set.
     """
     made = make_accountant(name, users=users, protocol=protocol, crowd=crowd, adjacency=adjacency)
+    return _register(name, made, force)
+
+
+def _register(name: str, made: type[Any], force: bool) -> type[Any]:
+    """Make a class known to Opacus, unless the name means something else already."""
     try:
         known = type(create_accountant(name))
     except ValueError:
         known = None
-    if known is not None and issubclass(known, ShuffleAccountant) and known.parameters() == made.parameters():
+    if known is not None and issubclass(known, _Recorded) and known.parameters() == made.parameters():
         return known
     if known is not None and not force:
         raise ValueError(f"name must be new to Opacus or force=True be given, got {name!r}")
     register_accountant(name, made, force=force)
     return made
+
+
+# ---------------------------------------------------------------------------------------------
+# The run itself: DP-SGD with a trusted server, by how it draws its batches
+
+
+def _epochs(steps: int, sample_rate: float) -> tuple[int, int]:
+    """Steps in an epoch, and how many epochs were begun."""
+    whole = round(1.0 / _validate.rate(sample_rate, "sample_rate"))
+    return whole, -(-steps // whole)
+
+
+def _central(
+    sampling: str, sigma: float, rate: float, steps: int, records: int | None, adjacency: Adjacency
+) -> tuple[Mechanism, int]:
+    """The mechanism, and its rounds, of some steps of a run."""
+    if sampling == PoissonSampling.label:
+        return PoissonSampling(rate=rate, sigma=sigma, adjacency=adjacency), steps
+    if sampling == FixedBatch.label:
+        size = _validate.users("records", records)
+        return FixedBatch(records=size, batch=max(1, round(rate * size)), sigma=sigma, adjacency=adjacency), steps
+    whole, begun = _epochs(steps, rate)
+    if sampling == ShuffledEpochs.label:
+        return ShuffledEpochs(steps=whole, sigma=sigma, adjacency=adjacency), begun
+    if sampling == BallsAndBins.label:
+        return BallsAndBins(bins=whole, sigma=sigma, adjacency=adjacency), begun
+    return LocalGaussian(sigma=sigma, adjacency=adjacency), begun
+
+
+SEQUENTIAL = "sequential"
+SAMPLINGS = (PoissonSampling.label, FixedBatch.label, ShuffledEpochs.label, BallsAndBins.label, SEQUENTIAL)
+"""How a run may draw its batches; `sequential` is the same order in every epoch."""
+
+
+class CentralAccountant(_Recorded):
+    """Opacus' accountant of the run itself: `register_central` makes subclasses."""
+
+    sampling: ClassVar[str]
+    records: ClassVar[int | None]
+    adjacency: ClassVar[Adjacency]
+    made_by: ClassVar[str] = "use register_central"
+
+    @classmethod
+    def parameters(cls) -> dict[str, Any]:
+        """What is fixed, as plain data."""
+        return {"sampling": cls.sampling, "records": cls.records, "adjacency": cls.adjacency}
+
+    @classmethod
+    def _rounds(cls, noise_multiplier: float, sample_rate: float, steps: int) -> tuple[Mechanism, int]:
+        sigma = _validate.sigma(noise_multiplier, "noise_multiplier")
+        return _central(cls.sampling, sigma, sample_rate, steps, cls.records, cls.adjacency)
+
+    def _check(self, optimizer: Any, sample_rate: float) -> None:
+        if self.records is not None:
+            _check_size(optimizer, sample_rate, "records", self.records)
+
+
+def register_central(
+    name: str = "shoal-central",
+    *,
+    sampling: str = PoissonSampling.label,
+    records: int | None = None,
+    adjacency: Adjacency = "zero-out",
+    force: bool = False,
+) -> type[CentralAccountant]:
+    """Make an accountant of DP-SGD itself known to Opacus: `PrivacyEngine(accountant=name)`, all else as before.
+
+    Args:
+      name: The name that Opacus uses for it.
+      sampling: How batches are drawn: `"poisson"` (the default of `make_private`), and with `poisson_sampling=False`
+        `"shuffled-epochs"` (a loader with `shuffle=True`), `"sequential"` (one without), `"fixed-batch"` (a sampler of
+        your own that draws anew, without replacement, at each step; needs `records`), `"balls-and-bins"`.
+      records: The size of the data set; if given, a step whose batch size says otherwise is refused.
+      adjacency: Which data sets are compared, see `shoal.sampling`.
+      force: Whether a name that means something else already may be taken.
+
+    >>> accountant = register_central("shoal-central-doctest")()
+    >>> accountant.history = [(1.0, 0.01, 1_000)]
+    >>> 2.124 < accountant.get_epsilon(1e-6) < 2.125
+    True
+    """
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"name must be a non-empty string, got {name!r}")
+    fixed = {
+        "sampling": _validate.choice("sampling", sampling, SAMPLINGS),
+        "records": None if records is None else _validate.users("records", records),
+        "adjacency": _validate.choice("adjacency", adjacency, get_args(Adjacency)),
+    }
+    if sampling == FixedBatch.label and records is None:
+        raise ValueError("records must be given for fixed-batch: how large the data set is")
+    if sampling == BallsAndBins.label and adjacency != "zero-out":
+        raise ValueError(f"adjacency must be zero-out for balls-and-bins, got {adjacency!r}")
+    made = type("CentralAccountant", (CentralAccountant,), {"__module__": __name__, "name": name, **fixed})
+    return _register(name, made, force)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How a data loader draws its batches: a mechanism, and how many of its rounds are one epoch."""
+
+    name: str
+    """One of `SAMPLINGS`, for `register_central`."""
+    mechanism: Mechanism
+    rounds: int
+
+    def epsilon(self, *, delta: float, epochs: int = 1, **options: Any) -> Interval:
+        """The epsilon of that many epochs."""
+        count = self.rounds * _validate.rounds(epochs, "epochs")
+        found: Interval = self.mechanism.epsilon(delta=delta, rounds=count, **options)
+        return found
+
+
+def sampling_of(loader: DataLoader[Any], *, sigma: float, adjacency: Adjacency = "zero-out") -> Sampling:
+    """Which mechanism a data loader is, if noise of multiplier `sigma` is added to the sum of each of its batches.
+
+    Opacus' own loaders are Poisson sampling; a loader with `shuffle=True` goes through the data in a new order every
+    epoch (shuffled epochs), one without in the same (sequential: every record is in a batch that is known, once an
+    epoch). Whatever else draws the batches is refused: nothing is known about it.
+
+    >>> loader = DataLoader(list(range(100)), batch_size=10, shuffle=True)
+    >>> sampling_of(loader, sigma=1.0).mechanism
+    ShuffledEpochs(sigma=1.0, adjacency='zero-out', steps=10, epochs=1)
+    """
+    batches = getattr(loader, "batch_sampler", None)
+    if isinstance(batches, (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler)):
+        rate, name = float(batches.sample_rate), PoissonSampling.label
+    elif type(batches) is BatchSampler and type(batches.sampler) in (RandomSampler, SequentialSampler):
+        single = batches.sampler
+        rate, name = 1.0 / len(loader), SEQUENTIAL
+        if isinstance(single, RandomSampler):
+            if single.replacement:
+                raise ValueError("sampler must draw without replacement: a record may be in a batch twice otherwise")
+            if single.num_samples != len(single.data_source):
+                raise ValueError(
+                    f"sampler must go through all {len(single.data_source)} records once an epoch, "
+                    f"got num_samples = {single.num_samples}"
+                )
+            name = ShuffledEpochs.label
+    else:
+        raise ValueError(
+            "loader must draw by Opacus' Poisson sampling, by shuffle=True or in sequence, got "
+            f"{type(getattr(batches, 'sampler', batches)).__name__}"
+        )
+    mechanism, rounds = _central(name, _validate.sigma(sigma), rate, len(loader), None, adjacency)
+    return Sampling(name=name, mechanism=mechanism, rounds=rounds)

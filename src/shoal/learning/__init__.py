@@ -31,11 +31,10 @@ from shoal.learning.data import DataError, Dataset, Records, collect, load, read
 from shoal.learning.game import audit_run
 from shoal.learning.ledger import LedgerEntry, accountants
 from shoal.learning.plan import Plan, plan
-from shoal.learning.protocol import CentralGaussian, Clients, Round, Shuffler, run_round
+from shoal.learning.protocol import Clients, Round, Shuffler, run_round
 from shoal.learning.training import Config, Row, Run, read_config, read_metrics, resume, start, train
 
 __all__ = [
-    "CentralGaussian",
     "Clients",
     "ClippedSum",
     "Config",

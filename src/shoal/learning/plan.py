@@ -28,8 +28,9 @@ from dataclasses import dataclass
 
 from shoal import _validate, calibrate, pld
 from shoal.learning.ledger import guarantee
-from shoal.learning.protocol import CentralGaussian, expected_reports
+from shoal.learning.protocol import expected_reports
 from shoal.mechanisms import LocalGaussian, Mechanism, ShuffledCheckIn
+from shoal.sampling import PoissonSampling
 
 REPORTS = (25, 100, 400)
 WORTH = 0.15
@@ -69,7 +70,7 @@ def linear_rate(mechanism: Mechanism, *, users: int, rounds: int, clip: float) -
 def noise_of_the_mean(mechanism: Mechanism, *, users: int, rounds: int) -> float:
     """Standard deviation for each weight of the mean of all reports, in units of the clipping norm."""
     reports = expected_reports(mechanism, users)
-    if isinstance(mechanism, CentralGaussian):
+    if isinstance(mechanism, PoissonSampling):
         return mechanism.sigma / (reports * math.sqrt(rounds))
     return mechanism.sigma / math.sqrt(reports * rounds)
 
@@ -92,7 +93,7 @@ def plan(
     >>> found.mechanism.epsilon(delta=1e-5, rounds=found.rounds).upper <= 0.5
     True
     """
-    if auto_rate and not isinstance(mechanism, (ShuffledCheckIn, CentralGaussian)):
+    if auto_rate and not isinstance(mechanism, (ShuffledCheckIn, PoissonSampling)):
         raise ValueError(f"rate must not be auto for {mechanism.label}, which has no rate")
     floor = calibrate.sigma(lambda s: LocalGaussian(sigma=s), epsilon=epsilon, delta=delta) / users
 

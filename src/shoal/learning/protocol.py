@@ -10,54 +10,24 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal import _validate
 from shoal.learning import randomness as rand
 from shoal.learning.clipping import MICROBATCH, ClippedSum, clipped_each, clipped_sum
 from shoal.learning.randomness import IntArray, Randomness
-from shoal.mechanisms import LocalGaussian, Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle, parameter
-from shoal.ratio import Lognormal
-from shoal.rounds import Identical
+from shoal.mechanisms import LocalGaussian, Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle
+from shoal.sampling import PoissonSampling
 
 Path = Literal["fast", "faithful"]
 
 
-@dataclass(frozen=True, kw_only=True)
-class CentralGaussian(Mechanism):
-    """DP-SGD with a trusted server: users sampled at `rate`, the sum of clipped gradients, noise added once.
-
-    For reference: the server sees all gradients and adds `N(0, (C sigma)^2 I)` to their sum. Who sees
-    what: the public sees the noisy sums. Each user is in with probability `rate` on its own secret coin
-    (Poisson sampling), so with Q the law without the user's vector, P that with it,
-    `dP/dQ = 1 - rate + rate W`. Zero-out adjacency only.
-
-    >>> m = CentralGaussian(sigma=5.0, rate=0.1)
-    >>> 0.5 < float(m.epsilon(delta=1e-5, rounds=100)) < 1.0
-    True
-    """
-
-    rate: float = parameter("sampling rate", metavar="P", help="Probability of being sampled.", default=1.0)
-
-    label: ClassVar[str] = "central"
-    trust: ClassVar[str] = "the server that holds the data is trusted, the public is not"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._set("rate", _validate.rate(self.rate))
-        if self.adjacency != "zero-out":
-            raise ValueError(f"adjacency must be zero-out for CentralGaussian, got {self.adjacency!r}")
-
-    def _identical(self) -> Identical:
-        return Identical(ratio=Lognormal(scale=self.scale), users=1, weight=self.rate)
-
-
 PROTOCOLS: dict[str, type[Mechanism]] = {
-    cls.label: cls for cls in (CentralGaussian, LocalGaussian, Shuffle, SubsampledShuffle, ShuffledCheckIn)
+    "central": PoissonSampling,  # for reference: DP-SGD with a trusted server
+    **{cls.label: cls for cls in (LocalGaussian, Shuffle, SubsampledShuffle, ShuffledCheckIn)},
 }
 
 
@@ -158,7 +128,7 @@ def run_round(
     """One round of the protocol with the present model."""
     size = sum(p.numel() for p in model.parameters() if p.requires_grad)
     who = participants(mechanism, clients.users, source.stream("coins"))
-    central = isinstance(mechanism, CentralGaussian)
+    central = isinstance(mechanism, PoissonSampling)
     noise = source.stream("noise")
     scale = clients.clip * clients.sigma
     if path == "faithful" and not central:
