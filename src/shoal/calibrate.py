@@ -3,6 +3,9 @@
 Every function returns a value for which the *upper* bound on epsilon was computed and found to be
 at most the target: the search narrows a bracket whose safe end is always such a value. Brackets
 expand by themselves, so no starting point is needed; interpolation only chooses where to look next.
+
+For any crowd, where one epsilon is dear, the search starts where coarser laws meet the target (`_Target.nearby`): that
+only chooses where to look, too.
 """
 
 from __future__ import annotations
@@ -12,12 +15,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from shoal import _validate, pld
+from shoal import _validate, crowd, pld
 from shoal.accountant import Accountant
-from shoal.answers import EPSILON, How, Method, UnreachableError
+from shoal.answers import EPSILON, Bounds, How, Method, UnreachableError
 from shoal.mechanisms import Mechanism, bounds
 
 _TOLERANCE = 1e-4
+
+_COARSE = 4.0 * pld.ACCURACY
+"""The accuracy of laws that only say where to look: a quarter of the work."""
+
+_NEAR = 0.02
+"""Within this of the target, on a logarithmic scale, a slope says where it is met."""
+
+
+Point = tuple[float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +55,43 @@ class _Target:
 
     def excess(self, mechanism: Mechanism, rounds: int, after: Accountant | None = None) -> float:
         """log(epsilon / target): met if it is not positive."""
-        spent = self.spent(mechanism, rounds, after)
+        return self._log(self.spent(mechanism, rounds, after))
+
+    def _log(self, spent: float) -> float:
         return math.log(spent / self.epsilon) if spent > 0.0 else -math.inf
+
+    def nearby(self, make: Callable[[float], Mechanism], rounds: int, ends: Point, start: float) -> Point | None:
+        """For any crowd: about where the target is met, and how fast the excess falls there.
+
+        The identical crowd says roughly where that is, coarse laws say it better. None where they do not know.
+        """
+
+        def parts(x: float) -> Bounds:
+            return bounds([(make(x), rounds)])
+
+        def ideal(x: float) -> float:
+            return self._log(pld.epsilons(parts(x).identical, [self.delta], 0.01)[0].upper)
+
+        def coarse(x: float) -> float:
+            return self._log(crowd.epsilon(parts(x).upper, self.delta, _COARSE))
+
+        if self.how.method != "tight" or not crowd.is_any(parts(start).upper):
+            return None
+        bracket = _expand(ideal, *ends, start)
+        if bracket is None:
+            return None
+        x = _narrow(ideal, bracket, 0.02)
+        slope = (ideal(x + 0.05) - ideal(x)) / 0.05
+        here = (x, coarse(x))
+        for _ in range(5):
+            if not (math.isfinite(here[1]) and math.isfinite(slope) and slope < -0.01):
+                return None
+            x = min(max(here[0] - here[1] / slope, ends[0]), ends[1])
+            if abs(here[1]) < _NEAR or x == here[0]:
+                return x, slope
+            there = (x, coarse(x))
+            slope, here = (there[1] - here[1]) / (there[0] - here[0]), there
+        return None
 
 
 def sigma(
@@ -75,11 +122,17 @@ def sigma(
     # A factor of two inside the allowed range, so that sigma / 2 (replace) is allowed as well.
     least, most = 2.0 * _validate.SIGMA_RANGE[0], _validate.SIGMA_RANGE[1]
 
+    def at(log_sigma: float) -> Mechanism:
+        return make(min(max(math.exp(log_sigma), least), most))
+
     def excess(log_sigma: float) -> float:
-        return target.excess(make(min(max(math.exp(log_sigma), least), most)), count)
+        return target.excess(at(log_sigma), count)
 
     # Little noise takes longest to analyse: come from above.
-    bracket = _expand(excess, math.log(least), math.log(most), math.log(8.0))
+    ends, start = (math.log(least), math.log(most)), math.log(8.0)
+    near = target.nearby(at, count, ends, start)
+    bracket = near and _around(excess, near, ends, 0.3 * width)
+    bracket = bracket or _expand(excess, *ends, start)
     if bracket is None:
         raise UnreachableError(
             f"epsilon must be reachable, got {target.epsilon}, which even sigma = {most:g} does not meet"
@@ -157,7 +210,12 @@ def users(
             ) from error
         return target.excess(mechanism, count)
 
-    found = _fewest(excess, first, _validate.USERS_MAX, rising=False)
+    ends = (math.log(first), math.log(_validate.USERS_MAX))
+    try:
+        near = target.nearby(lambda x: make(min(max(round(math.exp(x)), first), _validate.USERS_MAX)), count, ends, ends[0])
+    except ValueError:
+        near = None  # `excess` will say what is wrong
+    found = _fewest(excess, first, _validate.USERS_MAX, rising=False, near=near)
     if found > _validate.USERS_MAX:
         raise UnreachableError(
             f"epsilon must be reachable, got {target.epsilon}: none found up to {_validate.USERS_MAX:,} users"
@@ -166,8 +224,6 @@ def users(
 
 
 # Brackets: (x, excess) of a point that is not met and of one that is, x on a logarithmic scale
-
-Point = tuple[float, float]
 
 
 def _expand(excess: Callable[[float], float], least: float, most: float, start: float) -> tuple[Point, Point] | None:
@@ -183,6 +239,22 @@ def _expand(excess: Callable[[float], float], least: float, most: float, start: 
         if (there[1] > 0.0) != up:
             return (here, there) if up else (there, here)
         here, step = there, 2.0 * step
+
+
+def _around(excess: Callable[[float], float], near: Point, ends: Point, margin: float) -> tuple[Point, Point] | None:
+    """A bracket of a falling function around 0, found from where a slope says that it is; None if it is not there."""
+    (x, slope), here = near, None
+    for _ in range(6):
+        there = (x, excess(x))
+        if here is not None and (there[1] > 0.0) != (here[1] > 0.0):
+            return (there, here) if there[1] > 0.0 else (here, there)
+        here, way = there, -there[1] / slope
+        if not math.isfinite(way):
+            return None
+        x = min(max(here[0] + 1.02 * way + math.copysign(margin, way), ends[0]), ends[1])
+        if x == here[0]:
+            return None
+    return None
 
 
 def _narrow(excess: Callable[[float], float], bracket: tuple[Point, Point], width: float) -> float:
@@ -220,25 +292,29 @@ def _guess(bad: Point, good: Point, turn: int, margin: float) -> float:
     return x if low < x < high else middle
 
 
-def _fewest(excess: Callable[[int], float], first: int, most: int, *, rising: bool) -> int:
+def _fewest(
+    excess: Callable[[int], float], first: int, most: int, *, rising: bool, near: Point | None = None
+) -> int:  # fmt: skip
     """The whole number in [first, most] next to where the excess changes sign.
 
     Falling: the least one that is met (most + 1 if there is none). Rising: the largest one that is
     met, where the first one is.
     """
-    known: Point = (math.log(first), excess(first))
-    if not rising and known[1] <= 0.0:
-        return first
-    n, step = first, 4
-    while True:
-        further = min(n * step, most)
-        if further == n:
-            return most if rising else most + 1
-        there = (math.log(further), excess(further))
-        if (there[1] > 0.0) == rising:
-            break
-        n, known, step = further, there, min(step * 2, 64)
-    low, high = (n, known), (further, there)
+    low, high = _beside(excess, first, most, near) or (None, None)
+    if low is None or high is None:
+        known: Point = (math.log(first), excess(first))
+        if not rising and known[1] <= 0.0:
+            return first
+        n, step = first, 4
+        while True:
+            further = min(n * step, most)
+            if further == n:
+                return most if rising else most + 1
+            there = (math.log(further), excess(further))
+            if (there[1] > 0.0) == rising:
+                break
+            n, known, step = further, there, min(step * 2, 64)
+        low, high = (n, known), (further, there)
     turn = 0
     while high[0] - low[0] > 1:
         bad, good = (high[1], low[1]) if rising else (low[1], high[1])
@@ -251,3 +327,29 @@ def _fewest(excess: Callable[[int], float], first: int, most: int, *, rising: bo
             low = (middle, there)
         turn += 1
     return low[0] if rising else high[0]
+
+
+_Count = tuple[int, Point]
+
+
+def _beside(
+    excess: Callable[[int], float], first: int, most: int, near: Point | None
+) -> tuple[_Count, _Count] | None:  # fmt: skip
+    """`_around` for whole numbers."""
+    if near is None or near[0] <= math.log(first):
+        return None
+    seen: dict[int, Point] = {}
+
+    def at(x: float) -> float:
+        number = min(max(round(math.exp(x)), first), most)
+        if number in seen:
+            number = min(max(number + (1 if seen[number][1] > 0.0 else -1), first), most)
+        if number not in seen:
+            seen[number] = (math.log(number), excess(number))
+        return seen[number][1]
+
+    if _around(at, near, (math.log(first), math.log(most)), 0.0) is None:
+        return None
+    low = max((one for one in seen.items() if one[1][1] > 0.0), default=None)
+    high = min((one for one in seen.items() if one[1][1] <= 0.0), default=None)
+    return (low, high) if low and high and low[0] < high[0] else None

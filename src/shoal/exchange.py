@@ -84,8 +84,8 @@ _THINNINGS = ((2.5, (1.0,)), (1.75, (1.5, 3.0)), (1.25, (1.5, 2.5, 3.5)), (0.5, 
 _FOR_FEW = ((1.75, (0.0, 1.0, 2.25)), (0.5, (0.0, 1.0, 2.0, 3.25)), (0.0, ()))
 """The same for few users; with less noise hardly anybody is kept."""
 
-_SCALE_EDGES, _USER_EDGES, _SENDER_EDGES = (0.5, 1.25, 1.75, 2.5), (8, 300), (80, 400, 800, 4_000)
-"""Where these rules, and those of `shoal.groups`, change."""
+_SCALE_EDGES, _USER_EDGES, _SENDER_EDGES = (0.5, 1.0, 1.25, 1.75, 2.5), (8, 300), (16, 80, 400, 800)
+"""Where these rules, and those of `shoal.groups`, change; some edges are of both noise and senders (`_neighbours`)."""
 
 _NEXT = 1.12
 """How far beyond an edge the rule on its other side may still be the better one (squared, for users)."""
@@ -438,23 +438,29 @@ def _law(crowd: Exchange, half: int, budget: float) -> PricedLaw:
 def _neighbours(crowd: Exchange) -> list[Exchange]:
     """Rounds that are no better, across an edge of the rules for thinnings and groups: no bound gets worse there.
 
-    Less noise is worse (noise can be added afterwards), and so are fewer users (the others may be revealed) and a
-    higher rate (reports may be dropped).
+    Less noise is worse (noise can be added afterwards), and so are fewer users (the others may be revealed), a higher
+    rate and a larger sample (reports may be dropped).
     """
     ratio, users = crowd.ratio, crowd.users
+    senders = users * ratio.rate * crowd.weight
+    loud, many = _LOUD * (100.0 / senders) ** (1.0 / 6.0), groups.enough_noise(senders)
     found = [
         replace(crowd, ratio=replace(ratio, scale=edge * (1.0 - 1e-9)))
-        for edge in _SCALE_EDGES
+        for edge in (*_SCALE_EDGES, loud, many)
         if edge <= ratio.scale < _NEXT * edge
     ]
     if crowd.sample is None:
         found += [replace(crowd, users=edge) for edge in _USER_EDGES if edge < users <= _NEXT**2 * edge]
-        for edge in _SENDER_EDGES:
-            if edge <= users * ratio.rate < _NEXT * edge:
-                found.append(replace(crowd, users=max(1, math.ceil(edge / ratio.rate) - 1)))
-            if edge / _NEXT <= users * ratio.rate < edge <= users:
-                found.append(replace(crowd, ratio=replace(ratio, rate=min(1.0, edge / users * (1.0 + 1e-9)))))
-    return found
+    for edge in (*_SENDER_EDGES, 100.0 * (_LOUD / ratio.scale) ** 6, groups.enough_senders(ratio.scale)):
+        if crowd.sample is not None:
+            if edge / _NEXT <= crowd.sample < edge <= users:
+                found.append(replace(crowd, sample=math.ceil(edge)))
+            continue
+        if edge <= senders < _NEXT * edge:
+            found.append(replace(crowd, users=max(1, math.ceil(edge / ratio.rate) - 1)))
+        if edge / _NEXT <= senders < edge <= users:
+            found.append(replace(crowd, ratio=replace(ratio, rate=min(1.0, edge / users * (1.0 + 1e-9)))))
+    return list(dict.fromkeys(found))
 
 
 @functools.lru_cache(maxsize=32)

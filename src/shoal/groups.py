@@ -97,6 +97,9 @@ _STEPS: FloatArray = np.concatenate([1.3 ** np.arange(5.0), 4.0 * 2.5 ** np.aran
 _FEW, _MANY = 80, 4_000
 """From so many senders on groups pay, and nobody needs to be thinned."""
 
+_CALM = 1.5
+"""Below this sigma these are more."""
+
 _QUIETEST, _NOISIEST = 1.0, 1e3
 """With less noise one large term decides; with more all crowds look the same, and error 2 is not known to be small."""
 
@@ -109,7 +112,7 @@ _ANYWHERE = (-1.0, 1.0)
 _CHANCES = 2.0**-40
 """Relative error of the chances of v."""
 
-_RARE = 1e-7
+_RARE = 1e-4
 """Values of v less probable than this need no groups by place."""
 
 _GAUSS, _WEIGHTS = np.polynomial.legendre.leggauss(6)
@@ -150,12 +153,22 @@ class Plan:
         return sorted(count for count in rest if count >= self.aside)
 
 
+def enough_senders(scale: float) -> float:
+    """From so many senders on nobody needs to be thinned: more of them where there is less noise."""
+    return _MANY * max(1.0, _CALM / scale) ** 6
+
+
+def enough_noise(senders: float) -> float:
+    """From this sigma on so many senders are enough; infinity where they never are."""
+    return _CALM * (_MANY / senders) ** (1.0 / 6.0) if senders >= _MANY else math.inf
+
+
 def plan(ratio: Lognormal, users: int, sample: int | None = None) -> Plan | None:
     """How users are grouped, or None where that does not pay; `sample` is how many of them report, if that is fixed."""
     senders = users * ratio.rate if sample is None else sample
     if senders < _FEW or not _QUIETEST <= ratio.scale <= _NOISIEST:
         return None
-    if senders >= _MANY * max(1.0, 1.5 / ratio.scale) ** 6:
+    if senders >= enough_senders(ratio.scale):
         at, size, cuts = -math.inf, 0.27, tuple(np.linspace(-1.0, 1.0, 9).tolist())
     elif ratio.scale < 1.75:
         at, size, cuts = 1.0, 0.4, _CUTS[0]

@@ -219,20 +219,21 @@ def _settled(masses: list[FloatArray], half: int) -> FloatArray:
 
 def _clipped(a: Batch, allowance: float) -> Batch:
     """Without the ends of each law whose first moment is within the allowance: moved to the last cell kept."""
-    points = in_order(a.points)
-    rows = np.stack([in_order(law) for law in a.mass])
+    points, shape = in_order(a.points), a.mass.shape
+    order = in_order(np.arange(shape[1] * shape[2]).reshape(shape[1:]))
+    rows = a.mass.reshape(shape[0], -1)[:, order]
     sizes = rows * np.abs(points)
-    mass, cut = a.mass.copy(), a.cut.copy()
-    every, middle = a.points, len(points) // 2  # where 0 is: no mass changes sides
-    for law, (row, size) in enumerate(zip(rows, sizes, strict=True)):
-        low = min(int(np.searchsorted(np.cumsum(size), allowance)), middle)
-        high = max(len(row) - int(np.searchsorted(np.cumsum(size[::-1]), allowance)), middle + 1)
-        if not (row[:low].any() or row[high:].any()):
-            continue
-        mass[law][(every < points[low]) | (every > points[high - 1])] = 0.0
-        mass[law][every == points[low]] += float(row[:low].sum())
-        mass[law][every == points[high - 1]] += float(row[high:].sum())
-        cut[law] += float(size[:low].sum() + size[high:].sum()) * (1.0 + 1e-9)
+    here, middle = np.arange(len(points)), len(points) // 2  # where 0 is: no mass changes sides
+    low = np.minimum((np.cumsum(sizes, axis=1) < allowance).sum(axis=1), middle)[:, None]
+    high = len(points) - 1 - (np.cumsum(sizes[:, ::-1], axis=1) < allowance).sum(axis=1)
+    high = np.maximum(high, middle)[:, None]
+    below, above = here < low, here > high
+    cut = a.cut + (sizes * (below | above)).sum(axis=1) * (1.0 + 1e-9)
+    rows += (here == low) * (rows * below).sum(axis=1)[:, None] + (here == high) * (rows * above).sum(axis=1)[:, None]
+    rows[below | above] = 0.0
+    mass = np.zeros((shape[0], shape[1] * shape[2]))
+    mass[:, order] = rows
+    mass = mass.reshape(shape)
     levels = int(np.flatnonzero(mass.any(axis=(0, 2)))[-1]) + 1
     return replace(a, mass=mass[:, :levels], cut=cut)
 
