@@ -67,9 +67,11 @@ _LOUD, _QUIETEST = 3.0, 1.0
 are the smaller it is, like their twelfth root. With less noise hardly anything is better than one report in the clear
 (found by trial)."""
 
-_POINTS, _DEEPEST, _POWER = 20, 1e-12, 1.5
-"""How many t are looked at, down to which delta of the way through zero, and how much denser they are where it is
-large: the logarithm falls with this power of their number."""
+_FALLS: FloatArray = np.minimum(0.3 + 0.12 * np.arange(22.0), 1.4)
+"""By how much the logarithm of delta falls from one t to the next: finely where it is large."""
+
+_DEEPEST = 1e-12
+"""Smaller deltas are not looked at."""
 
 _BUDGET = 1e-14
 """What may be cut: far out the way through zero serves."""
@@ -233,26 +235,25 @@ class _Nodes:
         return cls(score=score, value=value, chance=chance, weight=weight, cut=cut)
 
 
-def _terms(every: Sequence[_Nodes], thin: Thinning, rate: float, half: int, share: float) -> Batch:
-    """One term for each t and v, on one grid."""
-    none = np.empty(0)
-    keys = [(nodes.score, v) for nodes in every for v in nodes.value.tolist()]
-    weight = np.concatenate([nodes.weight for nodes in every])
-    rough = [term(score, thin, v, rate, share, none) for score, v in keys]
+def _terms(nodes: _Nodes, thin: Thinning, rate: float, half: int, share: float) -> Batch:
+    """One term for each v, on one grid."""
+    score, none = nodes.score, np.empty(0)
+    r = score.r
+    rough = [term(score, thin, v, rate, share, none) for v in nodes.value.tolist()]
     sizes = np.array([float(mass @ np.abs(y)) / rate for y, mass in rough])
-    base = base_for(float(weight @ sizes) / float(weight.sum()), half)
+    base = base_for(float(nodes.weight @ sizes) / float(nodes.weight.sum()), half)
+    exponent = 2.0 * r * (r - panels.quantile(share)) + 3.0 * r**2
     rows, stretch, cut = [], [], []
-    for (score, v), (y, mass), size in zip(keys, rough, sizes.tolist(), strict=True):
-        r, z = score.r, abs(score.root(v))
-        exponent = 2.0 * r * (r - panels.quantile(share)) + 3.0 * r**2
+    for v, (y, mass), size in zip(nodes.value.tolist(), rough, sizes.tolist(), strict=True):
         edges = positions(half, base, float(y.min()), float(y.max()))
         rows.append(atoms_on_grid(*term(score, thin, v, rate, share, edges), half, base))
+        z = abs(score.root(v))
         lift = math.exp(r * z if thin.kept == 1.0 else max(0.0, r * (z - thin.at)))
         wrong = (abs(v) + 1.0 + 2.0 * score.t) * lift  # error 4
         stretch.append((8.0 * 4096.0 + 12.0 * 64.0 * (2.0 + exponent) * wrong / size) * UNIT)
         rest = 2.0**-46 * abs(v - score.mean) if mass[-2] < 2.0**-20 * rate else 0.0
         cut.append(rate * ((3.0 + score.t) * share + rest))
-    return batch(rows, base, weight=weight, stretch=stretch, cut=cut)
+    return batch(rows, base, weight=nodes.weight, stretch=stretch, cut=cut)
 
 
 # The bound
@@ -265,41 +266,34 @@ def _call(law: Law, shift: float) -> float:
     return float(law.mass @ np.maximum(law.point + shift, 0.0)) + 2.0 * law.cut
 
 
-def deltas(
-    r: float, t: FloatArray, thin: Thinning, cases: Sequence[Case], *, rate: float, error: float, half: int,
-    budget: float,
-) -> FloatArray:  # fmt: skip
-    """delta(log t) from above for each t, at one thinning; `error` is that of the chances of the cases."""
+def delta(
+    score: Score, thin: Thinning, cases: Sequence[Case], *, rate: float, error: float, half: int, budget: float
+) -> float:
+    """delta(log t) from above for one t, at one thinning; `error` is that of the chances of the cases."""
     present = math.fsum(case.chance * case.present for case in cases)
-    every = [_Nodes.of(Score(r=r, t=one), present, budget) for one in t.tolist()]
-    one = _terms(every, thin, rate, half, budget)
+    nodes = _Nodes.of(score, present, budget)
+    one = _terms(nodes, thin, rate, half, budget)
     totals = sums(one, [case.terms for case in cases], budget)
-    many = len(one.mass)
-    laws = {0: [NOTHING] * many} | {count: total.laws() for count, total in totals.items()}
-    found, first = np.zeros(len(t)), 0
-    for place, nodes in enumerate(every):
-        mean, size = nodes.score.mean, len(nodes.value)
-        for case in cases:
-            here = laws[case.terms][first : first + size]
-            there = math.fsum(
-                chance * _call(law, case.over * mean + v - mean)
-                for v, chance, law in zip(nodes.value.tolist(), nodes.chance.tolist(), here, strict=True)
-                if chance > 0.0
-            )
-            found[place] += case.chance * case.present * there / case.over
-            if case.present < 1.0:
-                law = _absent(totals.get(case.terms), one, first + size - 1, case.extra, budget)
-                found[place] += case.chance * (1.0 - case.present) * _call(law, case.over * mean) / case.over
-        found[place] = found[place] * (1.0 + error + _CHANCES) + nodes.cut + 2.0 * budget
-        first += size
-    return found
+    laws = {0: [NOTHING] * len(nodes.value)} | {count: total.laws() for count, total in totals.items()}
+    found, mean = 0.0, score.mean
+    for case in cases:
+        here = math.fsum(
+            chance * _call(law, case.over * mean + v - mean)
+            for v, chance, law in zip(nodes.value.tolist(), nodes.chance.tolist(), laws[case.terms], strict=True)
+            if chance > 0.0
+        )
+        found += case.chance * case.present * here / case.over
+        if case.present < 1.0:
+            law = _absent(totals.get(case.terms), one, case.extra, budget)
+            found += case.chance * (1.0 - case.present) * _call(law, case.over * mean) / case.over
+    return found * (1.0 + error + _CHANCES) + nodes.cut + 2.0 * budget
 
 
-def _absent(total: Batch | None, one: Batch, place: int, extra: int, share: float) -> Law:
+def _absent(total: Batch | None, one: Batch, extra: int, share: float) -> Law:
     """The terms where user 1 is not there, v = 1 - t: one more where another is in its place."""
-    alone = None if total is None else total.only(place)
+    alone = None if total is None else total.only(len(total.mass) - 1)
     if extra:
-        more = one.only(place)
+        more = one.only(len(one.mass) - 1)
         alone = more if alone is None else added(alone, more, share)
     return NOTHING if alone is None else alone.laws()[0]
 
@@ -324,20 +318,31 @@ def _thinning(step: Exchange) -> Thinning:
 
 
 def prices(step: Exchange, loss: FloatArray, known: FloatArray) -> Prices:
-    """Prices of a round of replace, where `step` is a move from 0; at some t chosen by the deltas that are known.
+    """Prices of a round of replace, where `step` is a move from 0, next to `known` deltas at some losses.
 
+    From one t to the next delta falls by about what is said above; it ends where the known ones are smaller again.
     Puts mirror calls: both directions are the same.
     """
-    fall = math.log(known[0] / _DEEPEST) * np.linspace(0.0, 1.0, _POINTS) ** _POWER
-    epsilon = np.unique(np.interp(fall, math.log(known[0]) - np.log(np.maximum(known, 1e-300)), loss))
-    thin = _thinning(step)
+    thin, r = _thinning(step), 1.0 / step.ratio.scale
     cases, error = step.cases(thin.kept, _BUDGET)
     rate = 1.0 if step.is_by_size else step.ratio.rate
-    found = deltas(
-        1.0 / step.ratio.scale, np.exp(epsilon), thin, cases, rate=rate, error=error, half=_CELLS, budget=_BUDGET
-    )  # fmt: skip
-    found = found * (1.0 + 16.0 * UNIT)
+    logs = np.log(np.maximum(known, 1e-300))
+    next_one = float(np.interp(_FALLS[0], logs[0] - logs, loss))
+    epsilon, found, was_ahead = [0.0], [], False
+    for fall in _FALLS[1:]:
+        score = Score(r=r, t=math.exp(epsilon[-1]))
+        found.append(delta(score, thin, cases, rate=rate, error=error, half=_CELLS, budget=_BUDGET))
+        is_ahead = math.log(found[-1]) < float(np.interp(epsilon[-1], loss, logs))
+        if found[-1] < _DEEPEST or (was_ahead and not is_ahead):
+            break
+        was_ahead = is_ahead
+        if len(found) > 1:
+            slope = math.log(found[-2] / found[-1]) / (epsilon[-1] - epsilon[-2])
+            wide = 2.0 * (epsilon[-1] - epsilon[-2])
+            next_one = epsilon[-1] + (min(fall / slope, wide) if slope > 0.0 else wide)
+        epsilon.append(next_one)
+    at, value = np.array(epsilon[: len(found)]), np.array(found) * (1.0 + 16.0 * UNIT)
     return Prices(
-        gap=np.concatenate([np.expm1(-epsilon[:0:-1]), np.expm1(epsilon)]),
-        value=np.concatenate([(np.exp(-epsilon) * found)[:0:-1], found]),
+        gap=np.concatenate([np.expm1(-at[:0:-1]), np.expm1(at)]),
+        value=np.concatenate([(np.exp(-at) * value)[:0:-1], value]),
     )
