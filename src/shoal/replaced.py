@@ -19,8 +19,8 @@ v = G(z) and X_i(v) of the *antipodal* pair x = -x', z ~ p, K ~ Bin(n - 1, q) re
 - y < z: the same with -y for y in the density and the factor: the worst user stands at x';
 - X = 0 with the rest of the mass.
 
-T is the t of the thinning in `shoal.exchange`. Check-in and fixed size are as there, with 1 - t for the letter of those
-who send nothing. x and x' may change places, so both directions have this bound. Proofs:
+T is the t of the thinning in `shoal.exchange`. Check-in is as there, with 1 - t for the letter of those who send
+nothing; fixed sizes are not looked at. x and x' may change places, so both directions have this bound. Proofs:
 `docs/explanation/guarantee.md`, "Replace, directly".
 
 Only t at which it was computed are known; delta is a convex function of t, so that chords are bounds between them.
@@ -29,7 +29,7 @@ Only t at which it was computed are known; delta is a convex function of t, so t
 
 1. v beyond the nodes: given v = V the bound may be taken as |V| + 1 (that of f before its users are the worst), so
    `2 Phi(r - last) + t Phi(-r - last)` for z > last > 0 and `t Phi(first + r) + 2 Phi(first + r)` for z < first.
-2. Improbable K (or g): f then costs at most E[w_x'] = 1 times their probability.
+2. Improbable K: f then costs at most E[w_x'] = 1 times their probability.
 3. Terms from reports beyond the ends of the grid count as those at the ends: first moments of at most
    `Phi(r - high) + v_- Phi(-high)` and `t Phi(low + r) + v_+ Phi(low)`, (3 + t) `share` in all, and what `shoal.spread`
    cuts, twice for the mean that they move. What is left of 1 for X = 0: as there.
@@ -37,14 +37,14 @@ Only t at which it was computed are known; delta is a convex function of t, so t
    `|v| + 1 + 2 t`, times the exponent that they come from and 1 / ê where X changes its sign.
 5. Means of the laws given v and K, and the point at which they are priced, are known to a few N u of their sizes, N
    cells: they are moved up by 64 N u of them.
-6. Chances of v and of K or g: relative, 2^-40 and 16 u for each count.
+6. Chances of v and of K: relative, 2^-40 and 16 u for each count.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import special
@@ -53,7 +53,7 @@ from shoal import panels
 from shoal.exchange import Case, Exchange
 from shoal.numeric import UNIT, FloatArray
 from shoal.prices import Prices
-from shoal.spread import NOTHING, Batch, Law, added, atoms_on_grid, base_for, batch, positions, sums
+from shoal.spread import NOTHING, Batch, Law, atoms_on_grid, base_for, batch, positions, sums
 from shoal.thinning import Thinning
 
 _PLACES: FloatArray = np.array([-6.0, -4.2, -3.0, -2.0, -1.0, -0.2, 0.6, 1.4, 2.4, 3.8, 6.0])
@@ -62,15 +62,18 @@ _PLACES: FloatArray = np.array([-6.0, -4.2, -3.0, -2.0, -1.0, -0.2, 0.6, 1.4, 2.
 _CHANCES = 2.0**-40
 """Relative error of the chances of v."""
 
-_LOUD, _QUIETEST = 3.0, 1.0
-"""Below this sigma, for 100 senders, one bound for each t is better than the way through zero with groups; the more they
-are the smaller it is, like their twelfth root. With less noise hardly anything is better than one report in the clear
+_LOUD, _QUIETEST = 3.2, 1.0
+"""Below this sigma, for 100 senders, one bound for each t may be better than the way through zero with groups; the more
+they are the smaller it is, like their twelfth root. With less noise one report in the clear is nearly all that there is
 (found by trial)."""
 
-_FALLS: FloatArray = np.minimum(0.3 + 0.12 * np.arange(22.0), 1.4)
+_NEXT = 1.12
+"""So far beyond it a round counts as one with no more noise than that: no bound gets worse there."""
+
+_FALLS: FloatArray = np.minimum(0.4 + 0.2 * np.arange(21.0), 1.4)
 """By how much the logarithm of delta falls from one t to the next: finely where it is large."""
 
-_DEEPEST = 1e-12
+_DEEPEST = 1e-11
 """Smaller deltas are not looked at."""
 
 _BUDGET = 1e-14
@@ -153,16 +156,9 @@ class _Piece:
             side = np.sqrt(b**2 + 4.0 * score.t * rest)
             inverse = 2.0 * rest / (side + b) if b > 0.0 or score.t == 0.0 else (side - b) / (2.0 * score.t)
             return -np.log(inverse) / r
-        found: FloatArray = (
-            np.log(
-                np.where(
-                    (inside := b + x * self.weight * math.exp(0.5 * r**2)) > 0.0,
-                    0.5 * (inside + (side := np.sqrt(inside**2 + 4.0 * score.t))),
-                    2.0 * score.t / (side - inside),
-                )
-            )
-            / r
-        )
+        inside = b + x * (self.weight * math.exp(0.5 * r**2))
+        side = np.sqrt(inside**2 + 4.0 * score.t)
+        found: FloatArray = np.log(np.where(inside > 0.0, 0.5 * (inside + side), 2.0 * score.t / (side - inside))) / r
         return found
 
 
@@ -227,7 +223,8 @@ class _Nodes:
         mass = weight * panels.normal_density(z)
         cell = np.clip(np.searchsorted(ends, z) - 1, 0, len(ends) - 2)
         right = np.clip((score.at(z) - value[cell]) / (value[cell + 1] - value[cell]), 0.0, 1.0)
-        chance = np.bincount(cell, mass * (1.0 - right), len(value)) + np.bincount(cell + 1, mass * right, len(value))
+        chance: FloatArray = np.bincount(cell, mass * (1.0 - right), len(value)).astype(np.float64)
+        chance += np.bincount(cell + 1, mass * right, len(value))
         value, chance = np.append(value, score.mean), np.append(chance, 0.0)
         weight = present * chance
         weight[-1] += 1.0 - present
@@ -275,7 +272,7 @@ def delta(
     one = _terms(nodes, thin, rate, half, budget)
     totals = sums(one, [case.terms for case in cases], budget)
     laws = {0: [NOTHING] * len(nodes.value)} | {count: total.laws() for count, total in totals.items()}
-    found, mean = 0.0, score.mean
+    mean, found = score.mean, 0.0
     for case in cases:
         here = math.fsum(
             chance * _call(law, case.over * mean + v - mean)
@@ -284,30 +281,25 @@ def delta(
         )
         found += case.chance * case.present * here / case.over
         if case.present < 1.0:
-            law = _absent(totals.get(case.terms), one, case.extra, budget)
+            law = laws[case.terms][-1]
             found += case.chance * (1.0 - case.present) * _call(law, case.over * mean) / case.over
     return found * (1.0 + error + _CHANCES) + nodes.cut + 2.0 * budget
-
-
-def _absent(total: Batch | None, one: Batch, extra: int, share: float) -> Law:
-    """The terms where user 1 is not there, v = 1 - t: one more where another is in its place."""
-    alone = None if total is None else total.only(len(total.mass) - 1)
-    if extra:
-        more = one.only(len(one.mass) - 1)
-        alone = more if alone is None else added(alone, more, share)
-    return NOTHING if alone is None else alone.laws()[0]
 
 
 # As prices of a round
 
 
 def pays(step: Exchange) -> bool:
-    """Whether this is worth its time."""
-    return _QUIETEST <= step.ratio.scale < _LOUD / (_senders(step) / 100.0) ** (1.0 / 12.0)
+    """Whether this is worth its time; fixed sizes are not looked at."""
+    return not step.is_by_size and _QUIETEST <= step.ratio.scale < _NEXT * _loudest(step)
+
+
+def _loudest(step: Exchange) -> float:
+    return _LOUD / (_senders(step) / 100.0) ** (1.0 / 12.0)
 
 
 def _senders(step: Exchange) -> float:
-    return step.users * step.ratio.rate * step.weight
+    return step.users * step.ratio.rate
 
 
 def _thinning(step: Exchange) -> Thinning:
@@ -323,9 +315,9 @@ def prices(step: Exchange, loss: FloatArray, known: FloatArray) -> Prices:
     From one t to the next delta falls by about what is said above; it ends where the known ones are smaller again.
     Puts mirror calls: both directions are the same.
     """
-    thin, r = _thinning(step), 1.0 / step.ratio.scale
+    step = replace(step, ratio=replace(step.ratio, scale=min(step.ratio.scale, _loudest(step))))
+    thin, r, rate = _thinning(step), 1.0 / step.ratio.scale, step.ratio.rate
     cases, error = step.cases(thin.kept, _BUDGET)
-    rate = 1.0 if step.is_by_size else step.ratio.rate
     logs = np.log(np.maximum(known, 1e-300))
     next_one = float(np.interp(_FALLS[0], logs[0] - logs, loss))
     epsilon, found, was_ahead = [0.0], [], False
