@@ -11,7 +11,8 @@ report in the clear that moves by 2.
 
 Where not all rounds lead through zero (a crowd that is assumed identical among them), the bound is applied to each
 round, as prices (`Replace.law`), and composed after it. So are the bounds that know no zero: for few users the theorem
-seen from where user 1 stands, and for samples one report with another's in its place.
+seen from where user 1 stands, for samples one report with another's in its place, and with little noise one bound for
+each t (`shoal.replaced`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from shoal import pld
+from shoal import pld, replaced
 from shoal.compose import Composition, Curve, Parts
 from shoal.exchange import Exchange
 from shoal.law import Pair
@@ -101,7 +102,7 @@ class Replace(Round):
 
     @property
     def has_other_ways(self) -> bool:
-        return self.step.sample is not None or self.users <= _FEW
+        return self.step.sample is not None or self.users <= _FEW or replaced.pays(self.step)
 
     def limited(self) -> Replace:
         # The whole way is twice as far as a step.
@@ -148,6 +149,8 @@ def _replace_law(moved: Replace, half: int, budget: float) -> PricedLaw:
         best = smaller(best, of_sampled(gap, scale, moved.weight, there=scale, here=scale))
     if moved.users <= _FEW:
         best = smaller(best, _seen_from_user(moved, half, budget))
+    if replaced.pays(moved.step):
+        best = smaller(best, replaced.prices(moved.step, loss, deltas))
     return law_of(best)
 
 
