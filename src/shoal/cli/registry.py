@@ -7,11 +7,11 @@ load these takes several times as long as all the rest of `shoal --help`, which 
 from __future__ import annotations
 
 import difflib
+import importlib
 import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import click
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup
 
@@ -23,7 +23,15 @@ _COMMON: dict[str, Any] = {
 }
 
 
-class _Formatter(click.HelpFormatter):
+# Newer versions of typer bring their own click, older ones need the package: the one that commands are made of.
+_CLICK = TyperCommand.__mro__[1].__module__.rpartition(".")[0]
+_BaseFormatter: Any = importlib.import_module(f"{_CLICK}.formatting").HelpFormatter
+_BaseContext: Any = importlib.import_module(f"{_CLICK}.core").Context
+_BadParameter: Any = importlib.import_module(f"{_CLICK}.exceptions").BadParameter
+_UsageError: Any = importlib.import_module(f"{_CLICK}.exceptions").UsageError
+
+
+class _Formatter(_BaseFormatter):  # type: ignore[misc]
     """Lines are not broken inside words with a hyphen, as check-in is one."""
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
@@ -48,7 +56,7 @@ def _tied(text: str) -> str:
     return re.sub(r"(?<=\w)-(?=\w)", _TIE, text)
 
 
-class _Context(click.Context):
+class _Context(_BaseContext):  # type: ignore[misc]
     formatter_class = _Formatter
 
 
@@ -69,13 +77,13 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
-        except click.BadParameter as error:
-            choice = re.fullmatch(r"'(.*)' is not one of (.*)\.", error.message)
+        except _BadParameter as error:
+            choice = re.search(r"'([^']*)' is not one of (.*)\.", error.message)
             if not choice:
                 raise
             meant = _meant(choice.group(1), re.findall(r"'([^']+)'", choice.group(2)))
             words = f"{error.message}{meant}"
-            raise click.BadParameter(words, ctx=error.ctx, param=error.param, param_hint=error.param_hint) from None
+            raise _BadParameter(words, ctx=error.ctx, param=error.param, param_hint=error.param_hint) from None
 
 
 def _first_paragraph(text: str | None) -> str:
@@ -93,9 +101,9 @@ class Group(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         try:
             name, command, rest = super().resolve_command(ctx, args)
-        except click.UsageError:
+        except _UsageError:
             words = f"No such command '{args[0]}'.{_meant(args[0], self.list_commands(ctx))}"
-            raise click.UsageError(words, ctx) from None
+            raise _UsageError(words, ctx) from None
         function = getattr(getattr(command, "callback", None), "described", None)
         if function is not None:
             command = _whole(function)
