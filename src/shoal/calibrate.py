@@ -25,6 +25,9 @@ _TOLERANCE = 1e-4
 _COARSE = 4.0 * pld.ACCURACY
 """The accuracy of laws that only say where to look: a quarter of the work."""
 
+_STEP = math.log(2.0)
+"""How far such a search goes at once."""
+
 _NEAR = 0.02
 """Within this of the target, on a logarithmic scale, a slope says where it is met."""
 
@@ -80,17 +83,25 @@ class _Target:
         bracket = _expand(ideal, *ends, start)
         if bracket is None:
             return None
-        x = _narrow(ideal, bracket, 0.02)
-        slope = (ideal(x + 0.05) - ideal(x)) / 0.05
-        here = (x, coarse(x))
-        for _ in range(5):
-            if not (math.isfinite(here[1]) and math.isfinite(slope) and slope < -0.01):
-                return None
-            x = min(max(here[0] - here[1] / slope, ends[0]), ends[1])
-            if abs(here[1]) < _NEAR or x == here[0]:
-                return x, slope
+        x = _narrow(ideal, bracket, 0.1)
+        slope = (ideal(x + 0.2) - ideal(x)) / 0.2
+        # Any crowd asks for more; coming from above the first looks are cheap, and few.
+        here, seen = (-math.inf, math.nan), (math.inf, -math.inf)
+        x = min(x + _STEP, ends[1])
+        for _ in range(8):
             there = (x, coarse(x))
-            slope, here = (there[1] - here[1]) / (there[0] - here[0]), there
+            if math.isfinite(here[0]) and there[0] != here[0]:
+                slope = (there[1] - here[1]) / (there[0] - here[0])
+            if not (math.isfinite(there[1]) and math.isfinite(slope) and slope < -0.01):
+                return None
+            here, way = there, -there[1] / slope
+            # between what was met and what was not, and not far from here
+            seen = (seen[0], max(seen[1], x)) if there[1] > 0.0 else (min(seen[0], x), seen[1])
+            x = min(max(x + min(max(way, -_STEP), 2.0 * _STEP), ends[0]), ends[1])
+            if abs(there[1]) < _NEAR or x == here[0]:
+                return x, slope
+            if not seen[1] < x < seen[0]:
+                x = 0.5 * (seen[0] + seen[1])
         return None
 
 
@@ -212,7 +223,9 @@ def users(
 
     ends = (math.log(first), math.log(_validate.USERS_MAX))
     try:
-        near = target.nearby(lambda x: make(min(max(round(math.exp(x)), first), _validate.USERS_MAX)), count, ends, ends[0])
+        near = target.nearby(
+            lambda x: make(min(max(round(math.exp(x)), first), _validate.USERS_MAX)), count, ends, ends[0]
+        )
     except ValueError:
         near = None  # `excess` will say what is wrong
     found = _fewest(excess, first, _validate.USERS_MAX, rising=False, near=near)
