@@ -168,7 +168,6 @@ def test_delta_falls_with_t_and_is_convex() -> None:
 # As prices
 
 
-
 def test_a_thousand_users() -> None:
     m = shoal.Shuffle(users=1_000, sigma=2.0, adjacency="replace")
     found = m.epsilon(delta=1e-6)
