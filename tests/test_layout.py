@@ -27,6 +27,7 @@ RANKS = [
     {"mixture"},
     {"groups"},
     {"exchange", "opposite"},
+    {"replaced"},
     {"crowd"},
     {"answers"},
     {"mechanisms"},

@@ -42,6 +42,7 @@ Only t at which it was computed are known; delta is a convex function of t, so t
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -75,6 +76,9 @@ _FALLS: FloatArray = np.minimum(0.4 + 0.2 * np.arange(21.0), 1.4)
 
 _DEEPEST = 1e-11
 """Smaller deltas are not looked at."""
+
+_LEAD = 0.1
+"""Where the logarithm of delta was smaller by this, it is the better bound until it is no more."""
 
 _BUDGET = 1e-14
 """What may be cut: far out the way through zero serves."""
@@ -295,7 +299,7 @@ def pays(step: Exchange) -> bool:
 
 
 def _loudest(step: Exchange) -> float:
-    return _LOUD / (_senders(step) / 100.0) ** (1.0 / 12.0)
+    return _LOUD / math.pow(_senders(step) / 100.0, 1.0 / 12.0)
 
 
 def _senders(step: Exchange) -> float:
@@ -309,6 +313,15 @@ def _thinning(step: Exchange) -> Thinning:
     return Thinning.of(1.0 / scale, min(at, 3.5))
 
 
+@functools.lru_cache(maxsize=512)
+def _at(step: Exchange, epsilon: float) -> float:
+    """delta of one round at epsilon."""
+    thin, rate = _thinning(step), step.ratio.rate
+    cases, error = step.cases(thin.kept, _BUDGET)
+    score = Score(r=1.0 / step.ratio.scale, t=math.exp(epsilon))
+    return delta(score, thin, cases, rate=rate, error=error, half=_CELLS, budget=_BUDGET)
+
+
 def prices(step: Exchange, loss: FloatArray, known: FloatArray) -> Prices:
     """Prices of a round of replace, where `step` is a move from 0, next to `known` deltas at some losses.
 
@@ -316,18 +329,16 @@ def prices(step: Exchange, loss: FloatArray, known: FloatArray) -> Prices:
     Puts mirror calls: both directions are the same.
     """
     step = replace(step, ratio=replace(step.ratio, scale=min(step.ratio.scale, _loudest(step))))
-    thin, r, rate = _thinning(step), 1.0 / step.ratio.scale, step.ratio.rate
-    cases, error = step.cases(thin.kept, _BUDGET)
     logs = np.log(np.maximum(known, 1e-300))
-    next_one = float(np.interp(_FALLS[0], logs[0] - logs, loss))
+    # In few steps, so that laws of other budgets share what is dear.
+    next_one = 2.0 ** (0.25 * round(4.0 * math.log2(float(np.interp(_FALLS[0], logs[0] - logs, loss)))))
     epsilon, found, was_ahead = [0.0], [], False
     for fall in _FALLS[1:]:
-        score = Score(r=r, t=math.exp(epsilon[-1]))
-        found.append(delta(score, thin, cases, rate=rate, error=error, half=_CELLS, budget=_BUDGET))
-        is_ahead = math.log(found[-1]) < float(np.interp(epsilon[-1], loss, logs))
-        if found[-1] < _DEEPEST or (was_ahead and not is_ahead):
+        found.append(_at(step, epsilon[-1]))
+        lead = float(np.interp(epsilon[-1], loss, logs)) - math.log(found[-1])
+        was_ahead |= lead > _LEAD
+        if found[-1] < _DEEPEST or (was_ahead and lead < 0.0):
             break
-        was_ahead = is_ahead
         if len(found) > 1:
             slope = math.log(found[-2] / found[-1]) / (epsilon[-1] - epsilon[-2])
             wide = 2.0 * (epsilon[-1] - epsilon[-2])
