@@ -61,7 +61,8 @@ import numpy.typing as npt
 from scipy import optimize, special, stats
 
 import shoal
-from shoal import groups, paper
+from shoal import paper
+from shoal.crowds import groups
 
 Array = npt.NDArray[np.float64]
 

@@ -18,7 +18,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from shoal import Shuffle, moments, paper
+from shoal import Shuffle, paper
+from shoal.engine import moments
 
 USERS, SIGMA = 60_000, 9.48
 

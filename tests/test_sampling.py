@@ -9,23 +9,13 @@ import numpy as np
 import pytest
 from scipy import special, stats
 
-from shoal import (
-    Accountant,
-    BallsAndBins,
-    FixedBatch,
-    LocalGaussian,
-    PoissonSampling,
-    RandomAllocation,
-    ShuffledEpochs,
-    attacks,
-    pld,
-    rdp,
-)
+from shoal import Accountant, BallsAndBins, FixedBatch, LocalGaussian, PoissonSampling, RandomAllocation, ShuffledEpochs
+from shoal.crowds.opposite import Opposite
+from shoal.engine import attacks, certify, rdp
+from shoal.engine.ratio import Lognormal
+from shoal.engine.rounds import Identical
+from shoal.engine.swap import Real, Swap, Worst
 from shoal.mechanisms import from_dict
-from shoal.opposite import Opposite
-from shoal.ratio import Lognormal
-from shoal.rounds import Identical
-from shoal.swap import Real, Swap, Worst
 
 ADJACENCIES = ("zero-out", "replace")
 
@@ -108,7 +98,7 @@ def test_the_line_agrees_with_the_law_of_a_ratio(rate, sigma):
     line = Worst(swap=Swap(scale=sigma, rate=rate, here=1.0, there=0.0, other=0.0), stand_in=0.0)
     mean = Identical(ratio=Lognormal(scale=sigma), users=1, weight=rate)
     for rounds, delta in [(1, 1e-11), (300, 1e-8)]:
-        one, other = (pld.epsilons(((part, rounds),), [delta], 1e-4)[0] for part in (line, mean))
+        one, other = (certify.epsilons(((part, rounds),), [delta], 1e-4)[0] for part in (line, mean))
         assert one.lower <= other.upper
         assert other.lower <= one.upper
         assert one.width <= 1e-3 * one.upper
@@ -269,14 +259,14 @@ def test_the_maximum_is_the_test_of_chua_et_al():
         -np.expm1((steps - 1.0) * special.log_ndtr(c) + special.log_ndtr(c - a / sigma)) for a in (2.0, 1.0)
     ]  # of the largest output
     closed = float(np.max(tails[0] - math.exp(epsilon) * tails[1]))
-    found = pld.deltas(((attacks.Maximum(scale=sigma, steps=steps), 1),), [epsilon], 1.0)[0]
+    found = certify.deltas(((attacks.Maximum(scale=sigma, steps=steps), 1),), [epsilon], 1.0)[0]
     assert found.lower == pytest.approx(closed, rel=1e-4)
     assert found.lower <= closed * (1.0 + 1e-6)
     whole = ShuffledEpochs(steps=steps, sigma=sigma).delta(epsilon=epsilon)
     assert whole.lower >= found.lower
     # The likelihood ratio of the same crowd, tested at its best threshold, shows no less.
     best = Opposite(mean=Identical(ratio=Lognormal(scale=sigma), users=steps), loss=epsilon)
-    assert whole.lower >= pld.deltas(((best, 1),), [epsilon], 1.0)[0].lower * 0.999
+    assert whole.lower >= certify.deltas(((best, 1),), [epsilon], 1.0)[0].lower * 0.999
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
@@ -390,8 +380,8 @@ def test_an_attack_is_valid_in_either_direction():
     worst, real = Worst(swap=swap, stand_in=1.0), Real(swap=swap)
     for direction in ("forward", "reverse"):
         for epsilon in (0.0, 0.2, 1.0):
-            most = pld.deltas(((worst, 1),), [epsilon], direction=direction)[0]
-            seen = pld.deltas(((real, 1),), [epsilon], 1.0, direction=direction)[0]
+            most = certify.deltas(((worst, 1),), [epsilon], direction=direction)[0]
+            seen = certify.deltas(((real, 1),), [epsilon], 1.0, direction=direction)[0]
             assert seen.lower <= most.upper
     with pytest.raises(ValueError, match="an attack has no"):
         real.log_moments(np.array([2.0]), "forward")

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shoal.numeric import FloatArray
+from shoal.engine.numeric import FloatArray
 
 Numbers = Sequence[float] | npt.NDArray[Any]
 """Many values of a question: the answer is an array."""

@@ -36,9 +36,9 @@ from shoal.answers import (
     ask_rdp,
     which_asked,
 )
+from shoal.engine.numeric import FloatArray
 from shoal.interval import Interval
 from shoal.mechanisms import Mechanism, bounds, from_dict, run
-from shoal.numeric import FloatArray
 
 STATE_VERSION = 1
 

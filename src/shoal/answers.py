@@ -23,11 +23,13 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from shoal import _validate, crowd, pld, rdp
-from shoal.compose import Parts
+from shoal import _validate
+from shoal.crowds import above
+from shoal.engine import certify, rdp
+from shoal.engine.compose import Parts
+from shoal.engine.numeric import DIRECTIONS, FloatArray
+from shoal.engine.rounds import Round
 from shoal.interval import Interval, outwards, rounded, short
-from shoal.numeric import DIRECTIONS, FloatArray
-from shoal.rounds import Round
 
 Method = Literal["tight", "rdp"]
 Asked = Literal["epsilon", "delta"]
@@ -58,18 +60,18 @@ class Question:
 
 
 EPSILON = Question(
-    tight=lambda p, d, a: pld.epsilons(p, [d], a)[0], name="epsilon at delta = {:g}",
-    any_crowd=crowd.epsilon, by_rdp=rdp.epsilon, threshold=lambda delta, epsilon: epsilon,
+    tight=lambda p, d, a: certify.epsilons(p, [d], a)[0], name="epsilon at delta = {:g}",
+    any_crowd=above.epsilon, by_rdp=rdp.epsilon, threshold=lambda delta, epsilon: epsilon,
 )  # fmt: skip
 DELTA = Question(
-    tight=lambda p, e, a: pld.deltas(p, [e], a)[0], name="delta at epsilon = {:g}",
-    any_crowd=crowd.delta, by_rdp=rdp.delta, threshold=lambda epsilon, delta: epsilon,
+    tight=lambda p, e, a: certify.deltas(p, [e], a)[0], name="delta at epsilon = {:g}",
+    any_crowd=above.delta, by_rdp=rdp.delta, threshold=lambda epsilon, delta: epsilon,
 )  # fmt: skip
 POWER = Question(
-    tight=lambda p, f, a: pld.tradeoff(p, [f], a)[0], name="the true positive rate at {:g}", any_crowd=crowd.power
+    tight=lambda p, f, a: certify.tradeoff(p, [f], a)[0], name="the true positive rate at {:g}", any_crowd=above.power
 )
 ADVANTAGE = Question(
-    tight=lambda p, _, a: pld.advantage(p, a), name="the advantage", any_crowd=lambda p, _, a: crowd.advantage(p, a)
+    tight=lambda p, _, a: certify.advantage(p, a), name="the advantage", any_crowd=lambda p, _, a: above.advantage(p, a)
 )
 
 
@@ -114,7 +116,7 @@ class How:
             if question.by_rdp is None:
                 raise ValueError("method must be 'tight' for this question, got 'rdp'")
             return Interval(lower=0.0, upper=question.by_rdp(parts.upper, value, self.orders))
-        if crowd.is_any(parts.upper):
+        if above.is_any(parts.upper):
             return self._any_crowd(parts, value, question)[0]
         if parts.identical != parts.upper:
             return self._between(parts, value, question)
@@ -134,9 +136,9 @@ class How:
         The same bound at half the resolution is farther from its limit by four times as much: what is spread
         to the points on either side moves prices by the square of their distance. An estimate, no certificate.
         """
-        if self.method == "rdp" or not crowd.is_any(parts.upper):
+        if self.method == "rdp" or not above.is_any(parts.upper):
             return 0.0
-        fine = pld.ACCURACY if self.accuracy >= pld.ACCURACY else self._any_crowd(parts, value, question)[1]
+        fine = certify.ACCURACY if self.accuracy >= certify.ACCURACY else self._any_crowd(parts, value, question)[1]
         return max(0.0, question.any_crowd(parts.upper, value, 4.0 * fine) - upper) / 3.0
 
     def _any_crowd(self, parts: Bounds, value: float, question: Question) -> tuple[Interval, float]:
@@ -145,9 +147,9 @@ class How:
         It is made finer until both ends are as close as asked, or until that changes the upper end by less than
         was asked: the rest of the width is between theorem and attack.
         """
-        fine, upper = pld.ACCURACY, question.any_crowd(parts.upper, value, pld.ACCURACY)
+        fine, upper = certify.ACCURACY, question.any_crowd(parts.upper, value, certify.ACCURACY)
         lower = self._below(parts, value, question, upper) if self.ends == "both" else 0.0
-        wanted = self._wanted(question, value, upper, lambda e: question.any_crowd(parts.upper, e, pld.ACCURACY))
+        wanted = self._wanted(question, value, upper, lambda e: question.any_crowd(parts.upper, e, certify.ACCURACY))
         while upper - lower > wanted * upper and fine > max(self.accuracy, _FINEST):
             fine *= 0.25
             before, upper = upper, min(upper, question.any_crowd(parts.upper, value, fine))

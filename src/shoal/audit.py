@@ -46,9 +46,9 @@ from scipy.optimize import minimize
 from scipy.special import betaincinv, expit, gammaln
 
 from shoal import _validate
+from shoal.engine.numeric import FloatArray
 from shoal.interval import Interval
 from shoal.mechanisms import Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle
-from shoal.numeric import FloatArray
 
 SHAPES = ("identical", "opposite", "orthogonal", "clusters", "spread")
 """identical: all others at x. opposite: all at -x'. orthogonal: all at one unit vector orthogonal to x'.

@@ -15,14 +15,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from shoal import _validate, crowd, pld
+from shoal import _validate
 from shoal.accountant import Accountant
 from shoal.answers import EPSILON, Bounds, How, Method, UnreachableError
+from shoal.crowds import above
+from shoal.engine import certify
 from shoal.mechanisms import Mechanism, bounds
 
 _TOLERANCE = 1e-4
 
-_COARSE = 4.0 * pld.ACCURACY
+_COARSE = 4.0 * certify.ACCURACY
 """The accuracy of laws that only say where to look: a quarter of the work."""
 
 _STEP = math.log(2.0)
@@ -73,12 +75,12 @@ class _Target:
             return bounds([(make(x), rounds)])
 
         def ideal(x: float) -> float:
-            return self._log(pld.epsilons(parts(x).identical, [self.delta], 0.01)[0].upper)
+            return self._log(certify.epsilons(parts(x).identical, [self.delta], 0.01)[0].upper)
 
         def coarse(x: float) -> float:
-            return self._log(crowd.epsilon(parts(x).upper, self.delta, _COARSE))
+            return self._log(above.epsilon(parts(x).upper, self.delta, _COARSE))
 
-        if self.how.method != "tight" or not crowd.is_any(parts(start).upper):
+        if self.how.method != "tight" or not above.is_any(parts(start).upper):
             return None
         bracket = _expand(ideal, *ends, start)
         if bracket is None:
@@ -113,7 +115,7 @@ def sigma(
     rounds: int = 1,
     method: Method = "tight",
     orders: Any = None,
-    accuracy: float = pld.ACCURACY,
+    accuracy: float = certify.ACCURACY,
     tolerance: float = _TOLERANCE,
 ) -> float:
     """The least noise multiplier that meets the target, to a relative `tolerance` above it.
@@ -159,7 +161,7 @@ def rounds(
     after: Accountant | None = None,
     method: Method = "tight",
     orders: Any = None,
-    accuracy: float = pld.ACCURACY,
+    accuracy: float = certify.ACCURACY,
 ) -> int:
     """The largest number of rounds that meets the target, 10^12 at most.
 
@@ -193,7 +195,7 @@ def users(
     at_least: int = 1,
     method: Method = "tight",
     orders: Any = None,
-    accuracy: float = pld.ACCURACY,
+    accuracy: float = certify.ACCURACY,
 ) -> int:
     """The least number of users, from `at_least` up, that meets the target.
 

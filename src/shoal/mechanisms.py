@@ -9,9 +9,9 @@ sees x_i or the noise. The *adjacency* says which two data sets must be hard to 
 
 The *crowd* says what is assumed about the vectors of everybody else:
 
-- `"any"` (default): nothing. The bound of `shoal.exchange` holds whatever vectors the others hold, and
+- `"any"` (default): nothing. The bound of `crowds.exchange` holds whatever vectors the others hold, and
   still gains from their number. Its lower end comes from a crowd that really is bad
-  (`shoal.opposite`: everybody else opposite to the user), so the truth lies between.
+  (`crowds.opposite`: everybody else opposite to the user), so the truth lies between.
 - `"identical"`: all others hold one and the same vector, the one that the moved user holds in Q and
   departs from in P (for zero-out, the zero vector). This is assumed "w.l.o.g." in Liew and Takahashi
   (2022), but it is an assumption: crowds exist that hide a user less. The results are exact for it.
@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeVar, get_args, overload
 
-from shoal import _validate, pld
+from shoal import _validate
 from shoal._validate import Numbers, WholeNumbers
 from shoal.answers import (
     ADVANTAGE,
@@ -47,13 +47,14 @@ from shoal.answers import (
     ask_rdp,
     which_asked,
 )
-from shoal.crowd import Replace
-from shoal.exchange import Exchange
+from shoal.crowds.exchange import Exchange
+from shoal.crowds.opposite import Opposite
+from shoal.crowds.replace import Replace
+from shoal.engine import certify
+from shoal.engine.numeric import FloatArray
+from shoal.engine.ratio import Lognormal
+from shoal.engine.rounds import Identical, Round
 from shoal.interval import Interval, short
-from shoal.numeric import FloatArray
-from shoal.opposite import Opposite
-from shoal.ratio import Lognormal
-from shoal.rounds import Identical, Round
 
 Adjacency = Literal["zero-out", "replace"]
 Crowd = Literal["any", "identical"]
@@ -171,7 +172,7 @@ class Mechanism:
         rounds: Any = 1,
         method: Method = "tight",
         orders: Any = None,
-        accuracy: float = pld.ACCURACY,
+        accuracy: float = certify.ACCURACY,
     ) -> Any:
         """The epsilon of `rounds` rounds at `delta`, as an `Interval`.
 
@@ -208,7 +209,7 @@ class Mechanism:
         rounds: Any = 1,
         method: Method = "tight",
         orders: Any = None,
-        accuracy: float = pld.ACCURACY,
+        accuracy: float = certify.ACCURACY,
     ) -> Any:
         """The delta of `rounds` rounds at `epsilon`, as an `Interval`; arguments as for `epsilon`.
 
@@ -222,7 +223,7 @@ class Mechanism:
     def tradeoff(self, fpr: float, *, rounds: int = ..., accuracy: float = ...) -> Interval: ...
     @overload
     def tradeoff(self, fpr: Numbers, *, rounds: int = ..., accuracy: float = ...) -> Intervals: ...
-    def tradeoff(self, fpr: Any, *, rounds: int = 1, accuracy: float = pld.ACCURACY) -> Any:
+    def tradeoff(self, fpr: Any, *, rounds: int = 1, accuracy: float = certify.ACCURACY) -> Any:
         """What an attacker can do: the largest true positive rate at each false positive rate.
 
         The attacker sees everything the server sees and knows all but whether the user moved. One
@@ -234,7 +235,7 @@ class Mechanism:
         """
         return ask_power(self._bounds(_validate.rounds(rounds)), fpr, accuracy)
 
-    def advantage(self, *, rounds: int = 1, accuracy: float = pld.ACCURACY) -> Interval:
+    def advantage(self, *, rounds: int = 1, accuracy: float = certify.ACCURACY) -> Interval:
         """The largest true positive rate minus false positive rate that any attack reaches."""
         asked = How.checked("tight", None, accuracy)
         return asked.answer(self._bounds(_validate.rounds(rounds)), 0.0, ADVANTAGE)
@@ -247,7 +248,7 @@ class Mechanism:
         rounds: int = 1,
         method: Method = "tight",
         orders: Any = None,
-        accuracy: float = pld.ACCURACY,
+        accuracy: float = certify.ACCURACY,
     ) -> Statement:
         """The whole answer, with all that it assumes: epsilon at `delta`, or delta at `epsilon`.
 
@@ -266,7 +267,7 @@ class Mechanism:
         answer: Interval,
         rounds: int,
         method: Method = "tight",
-        accuracy: float = pld.ACCURACY,
+        accuracy: float = certify.ACCURACY,
     ) -> Statement:
         """The statement of an answer that is known already."""
         how, question = How.checked(method, None, accuracy), EPSILON if asked == "epsilon" else DELTA
@@ -289,7 +290,7 @@ class Mechanism:
         step = _validate.real("step", step)
         if not 0.0 < step <= 1.0:
             raise ValueError(f"step must be above 0 and at most 1, got {step}")
-        return pld.to_dp_accounting(self._bounds(1).upper, step=step)
+        return certify.to_dp_accounting(self._bounds(1).upper, step=step)
 
     def rdp(
         self, orders: Any, *, rounds: int = 1, direction: Literal["worse", "forward", "reverse"] = "worse"

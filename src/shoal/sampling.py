@@ -18,14 +18,14 @@ from typing import Any, ClassVar
 
 from shoal import _validate
 from shoal.answers import Bounds
-from shoal.attacks import Allocation, Maximum
-from shoal.compose import Parts
+from shoal.crowds.opposite import Opposite
+from shoal.engine.attacks import Allocation, Maximum
+from shoal.engine.compose import Parts
+from shoal.engine.ratio import Lognormal
+from shoal.engine.rounds import Identical, Round
+from shoal.engine.swap import Real, Swap, Worst
 from shoal.interval import Interval, rounded
 from shoal.mechanisms import MECHANISMS, Mechanism, parameter
-from shoal.opposite import Opposite
-from shoal.ratio import Lognormal
-from shoal.rounds import Identical, Round
-from shoal.swap import Real, Swap, Worst
 
 
 class _Central(Mechanism):
@@ -48,7 +48,7 @@ class PoissonSampling(_Central):
 
     One round is one step. Zero-out (which is add or remove one here): P = (1 - q) N(0) + q N(1) against Q = N(0), so
     that `dP/dQ = 1 - q + q W` (Mironov, Talwar and Zhang 2019, theorem 4; Zhu, Dong and Wang 2022, theorem 11).
-    Replace: P against (1 - q) N(0) + q N(-1), the pair of Lebeda et al. (2024), which `shoal.swap` proves to be the
+    Replace: P against (1 - q) N(0) + q N(-1), the pair of Lebeda et al. (2024), which `engine.swap` proves to be the
     worst. Both directions are composed on their own; both ends of the bracket are of the same, true worst case.
 
     >>> m = PoissonSampling(rate=0.01, sigma=1.0)
@@ -76,7 +76,7 @@ class FixedBatch(_Central):
 
     One round is one step. If a record is not in the batch another one is in its place, whose vector may lie opposite:
     for zero-out this is less private than Poisson sampling at the same rate. The dominating pairs are those of
-    `shoal.swap`: one step is exact, several are bounded from above by them, and from below by the better of two crowds
+    `engine.swap`: one step is exact, several are bounded from above by them, and from below by the better of two crowds
     that can really happen.
 
     >>> m = FixedBatch(records=60_000, batch=600, sigma=1.0)
@@ -133,7 +133,7 @@ class RandomAllocation(_Central):
     product over blocks of block means, given the W_i, and by Jensen below such a product in the convex order: `picks`
     rounds of balls and bins. Feldman and Shenfeld (2025, arXiv:2502.08202) reduce to one of floor(steps / picks) in
     this way, leaving the rest of the steps out; here all are used, in blocks whose sizes differ by at most one. From
-    below: `shoal.attacks.Allocation`. Persistent picks: the sums of the same step over `epochs` epochs are one sum
+    below: `engine.attacks.Allocation`. Persistent picks: the sums of the same step over `epochs` epochs are one sum
     with noise sigma / sqrt(epochs).
 
     >>> RandomAllocation(steps=1_000, picks=1, sigma=1.0).epsilon(delta=1e-6).upper < 0.172
@@ -184,7 +184,7 @@ class ShuffledEpochs(_Central):
     is not in a batch is in another, and the other records can tell which. From above no amplification is proved beyond
     one use an epoch: with the permutation in the clear an epoch is one Gaussian report. From below: all other vectors
     are opposite to the record's, and the attacker looks at the largest output (Chua et al. 2024, "How private are
-    DP-SGD implementations?") or at the likelihood ratio itself (`shoal.opposite`); for replace also at a crowd that
+    DP-SGD implementations?") or at the likelihood ratio itself (`crowds.opposite`); for replace also at a crowd that
     holds what the record is replaced by. Batches are taken to be of one size; the upper end needs no such thing.
 
     `claimed` gives what Poisson accounting would have said. It is not a guarantee of this mechanism.

@@ -32,13 +32,13 @@ from torch import Tensor
 
 from shoal import _validate
 from shoal.audit import CONFIDENCE, Row, choose, lower_bound
+from shoal.engine.numeric import FloatArray
 from shoal.learning import protocol
 from shoal.learning.clipping import MICROBATCH, clipped_each, trainable
 from shoal.learning.data import Dataset, Records
 from shoal.learning.randomness import IntArray, Source
 from shoal.learning.training import CHECKPOINT, Config, Run
 from shoal.mechanisms import Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle
-from shoal.numeric import FloatArray
 
 Progress = Callable[[int, int], None]
 """Told how many games are played, and of how many."""

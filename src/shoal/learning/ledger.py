@@ -11,8 +11,9 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from shoal import paper, pld
+from shoal import paper
 from shoal.answers import EPSILON, How, Method
+from shoal.engine import certify
 from shoal.mechanisms import Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle, bounds
 from shoal.paper.compare import PAPER_ORDERS, THEOREM, clones, paper_rdp
 
@@ -49,7 +50,7 @@ def guarantee(mechanism: Mechanism, *, delta: float, rounds: int, method: Method
     >>> guarantee(m, delta=1e-5, rounds=3) == m.epsilon(delta=1e-5, rounds=3).upper
     True
     """
-    how = How.checked(method, None, pld.ACCURACY, ends="upper")
+    how = How.checked(method, None, certify.ACCURACY, ends="upper")
     return how.answer(bounds([(mechanism, rounds)]), delta, EPSILON).upper
 
 

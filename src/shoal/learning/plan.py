@@ -26,7 +26,8 @@ import dataclasses
 import math
 from dataclasses import dataclass
 
-from shoal import _validate, calibrate, pld
+from shoal import _validate, calibrate
+from shoal.engine import certify
 from shoal.learning.ledger import guarantee
 from shoal.learning.protocol import expected_reports
 from shoal.mechanisms import LocalGaussian, Mechanism, ShuffledCheckIn
@@ -105,7 +106,7 @@ def plan(
             delta=delta,
             rounds=count,
             tolerance=tolerance,
-            accuracy=max(0.1 * tolerance, pld.ACCURACY),
+            accuracy=max(0.1 * tolerance, certify.ACCURACY),
         )
         chosen = fitting.replace(sigma=sigma)
         # Bounds at other settings differ in their last digits: the one that everybody will ask for must be met.

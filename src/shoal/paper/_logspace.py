@@ -13,8 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from shoal import _validate, moments
-from shoal.numeric import FloatArray
+from shoal import _validate
+from shoal.engine import moments
+from shoal.engine.numeric import FloatArray
 
 
 def whole_order(value: Any, *, maximum: int = moments.SERIES_MAX) -> int:

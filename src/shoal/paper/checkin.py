@@ -24,8 +24,11 @@ from typing import Literal, get_args
 import numpy as np
 from scipy import special
 
-from shoal import _validate, moments
-from shoal.numeric import FloatArray
+from shoal import _validate
+from shoal.engine import moments
+from shoal.engine.numeric import FloatArray
+from shoal.engine.ratio import Lognormal
+from shoal.engine.rounds import Identical
 from shoal.paper import _logspace
 from shoal.paper.clones import (
     Guarantee,
@@ -39,8 +42,6 @@ from shoal.paper.clones import (
 from shoal.paper.composition import optimal_composition
 from shoal.paper.partitions import shuffle_rdp
 from shoal.paper.sampling import log_moment_theorem2
-from shoal.ratio import Lognormal
-from shoal.rounds import Identical
 
 Inner = Literal["exact", "theorem2"]
 

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shoal import _validate, gaussian
-from shoal.numeric import FloatArray
+from shoal import _validate
+from shoal.engine import gaussian
+from shoal.engine.numeric import FloatArray
 
 Profile = Callable[[int, FloatArray], FloatArray]
 """A privacy profile: (number of shuffled reports, epsilons) to upper bounds on delta in both directions."""
@@ -147,7 +148,7 @@ def clones_gaussian(
 
 
 def log_gaussian_profile(epsilons: FloatArray, scale: float) -> FloatArray:
-    """`log delta(epsilon)` of one Gaussian report, rounded up (`shoal.gaussian`)."""
+    """`log delta(epsilon)` of one Gaussian report, rounded up (`engine.gaussian`)."""
     r = 1.0 / scale
     first, second = gaussian.log_terms(r, epsilons)
     # The difference of two nearby logarithms is uncertain by their round-off, which is added to it.

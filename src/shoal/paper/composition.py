@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from shoal import _validate, rdp
+from shoal import _validate
+from shoal.engine import rdp
 from shoal.paper import _logspace
 
 _UNIT = 2.0**-53

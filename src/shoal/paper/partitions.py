@@ -21,10 +21,11 @@ from typing import Protocol
 import numpy as np
 from scipy import special
 
-from shoal import _validate, moments
+from shoal import _validate
+from shoal.engine import moments
+from shoal.engine.ratio import Lognormal
+from shoal.engine.rounds import Identical
 from shoal.paper import _logspace
-from shoal.ratio import Lognormal
-from shoal.rounds import Identical
 
 _ENUMERATION_MAX = 100
 """There are 190,569,292 partitions of 100; one more order costs 12% more time."""

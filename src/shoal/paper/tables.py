@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from shoal import _validate
-from shoal.numeric import FloatArray
+from shoal.engine.numeric import FloatArray
 from shoal.paper import _logspace
 from shoal.paper.clones import clones_gaussian
 from shoal.paper.composition import epsilon_from_rdp

@@ -10,8 +10,8 @@ import typer
 from shoal.cli import options as opt
 
 if TYPE_CHECKING:
+    from shoal.engine.numeric import FloatArray
     from shoal.mechanisms import Mechanism
-    from shoal.numeric import FloatArray
     from shoal.plots import Line
 
 DIRECTIONS = ("forward", "reverse", "worse")
@@ -89,8 +89,8 @@ def _curve(crowd: str | None, m: Mechanism, orders: FloatArray, rounds: int) -> 
 
 def _best(crowd: str | None, m: Mechanism, delta: float, rounds: int) -> dict[str, Any]:
     """The order that gives the least epsilon, and that epsilon."""
+    from shoal.engine.rdp import best_order
     from shoal.mechanisms import bounds
-    from shoal.rdp import best_order
 
     order = best_order(bounds([(m, rounds)]).upper, delta)
     reached = m.epsilon(delta=delta, rounds=rounds, method="rdp").upper

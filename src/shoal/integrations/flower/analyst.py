@@ -51,6 +51,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from shoal import _validate
 from shoal.accountant import Accountant
+from shoal.engine.numeric import FloatArray
 from shoal.integrations.flower import files, keys, tokens
 from shoal.integrations.flower.node import Node
 from shoal.integrations.flower.report import (
@@ -66,7 +67,6 @@ from shoal.integrations.flower.report import (
 from shoal.integrations.flower.tokens import Marks, Roster
 from shoal.interval import Interval
 from shoal.mechanisms import Crowd, from_dict
-from shoal.numeric import FloatArray
 
 DATABASE, HEAD, SIGN, PASSWORD, KEYS, ROSTERS = "analyst.db", "head", "sign.key", "password", "keys", "rosters"
 VERSION = 2

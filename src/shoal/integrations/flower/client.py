@@ -37,6 +37,7 @@ import numpy as np
 from cryptography.exceptions import InvalidSignature
 from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordDict
 
+from shoal.engine.numeric import FloatArray
 from shoal.integrations.flower import files, tokens
 from shoal.integrations.flower.node import (
     EARLIER,
@@ -54,7 +55,6 @@ from shoal.integrations.flower.node import (
 )
 from shoal.integrations.flower.noise import SIMULATION, SOURCES, clipped
 from shoal.integrations.flower.report import Task, opening, round_number, seal
-from shoal.numeric import FloatArray
 
 LOG = logging.getLogger("flwr")
 """Flower's own log: on a node it stays on the node."""

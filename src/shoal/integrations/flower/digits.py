@@ -16,10 +16,10 @@ from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
+from shoal.engine.numeric import FloatArray
 from shoal.integrations.flower.client import ARRAYS, sealed_reports
 from shoal.integrations.flower.shuffler import Shuffler
 from shoal.learning.data import Dataset, embedded
-from shoal.numeric import FloatArray
 
 BLOCK = 4
 EPOCHS, RATE = 10, 2.0

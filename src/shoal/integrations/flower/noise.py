@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from shoal.numeric import FloatArray
+from shoal.engine.numeric import FloatArray
 
 SECURE, SIMULATION = "secure", "simulation"
 GRID_BITS = 80

@@ -29,8 +29,8 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
 from shoal import _validate
+from shoal.engine.numeric import FloatArray
 from shoal.integrations.flower.noise import SECURE, SOURCES
-from shoal.numeric import FloatArray
 
 if TYPE_CHECKING:
     from shoal.mechanisms import ShuffledCheckIn

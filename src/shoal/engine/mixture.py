@@ -1,0 +1,40 @@
+"""A mixture of sums, as prices: where the laws of `crowds.exchange` and `crowds.groups` end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from shoal.engine.levels import Cells, in_order
+from shoal.engine.numeric import UNIT, FloatArray
+from shoal.engine.prices import Prices, of_law
+from shoal.engine.spread import Law, atoms_on_grid, base_for
+
+
+@dataclass(kw_only=True)
+class Mixture:
+    """Laws of `1 + gap` with their chances; `cut` is what their prices lack."""
+
+    cut: float
+    gaps: list[FloatArray] = field(default_factory=list)
+    masses: list[FloatArray] = field(default_factory=list)
+
+    def add(self, chance: float, law: Law, shift: float, over: float) -> None:
+        """`(shift + sum) / over`, the sum of this law; what was cut moves its mean too."""
+        if chance == 0.0:
+            return
+        self.gaps.append((shift + law.point) / over)
+        self.masses.append(chance * law.mass)
+        self.cut += chance * 2.0 * law.cut / over
+
+    def prices(self, error: float, half: int) -> Prices:
+        """Their prices, with chances known to this relative error."""
+        gaps, masses = np.concatenate(self.gaps), np.concatenate(self.masses)
+        base = base_for(float(masses @ np.abs(gaps)), half)
+        p = atoms_on_grid(gaps, masses, half, base)
+        gap, mass = in_order(Cells(base=base, mass=p, moment=p).points()), in_order(p)
+        there = (mass > 0.0) | (gap == 0.0)
+        gap, mass = gap[there], mass[there] / float(mass.sum())
+        # Means are known to a few N u of the size of their laws, N cells, and this last sharing is rounded.
+        return of_law(gap, mass, error + 64.0 * len(gap) * UNIT, self.cut * (1.0 + 1e-9))

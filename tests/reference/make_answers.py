@@ -1,0 +1,75 @@
+"""Makes answers.json: some 300 answers over all mechanisms, methods and crowds, to the last digit.
+
+    python tests/reference/make_answers.py > tests/reference/answers.json
+
+The tests compare the present engine with them, so that a change of structure cannot change a number unseen. A change of
+the mathematics makes them anew, and says so in the changelog.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+import shoal
+
+
+def mechanisms(rng: random.Random) -> Iterator[shoal.Mechanism]:
+    """Every kind in turn, its parameters drawn on logarithmic scales."""
+    while True:
+        sigma, users = round(10 ** rng.uniform(-0.1, 1.3), 3), round(10 ** rng.uniform(0.5, 5.0))
+        crowd, adjacency = rng.choice(["identical", "identical", "any"]), rng.choice(["zero-out", "replace"])
+        common: dict[str, Any] = {"sigma": sigma, "adjacency": adjacency}
+        yield shoal.LocalGaussian(**common)
+        yield shoal.Shuffle(users=users, crowd=crowd, **common)
+        yield shoal.SubsampledShuffle(users=users, sample=max(1, users // rng.choice([2, 10])), crowd=crowd, **common)
+        yield shoal.ShuffledCheckIn(users=users, rate=rng.choice([0.01, 0.1, 0.5]), crowd=crowd, **common)
+        yield shoal.BallsAndBins(bins=users, sigma=sigma)
+
+
+def asked(rng: random.Random, m: shoal.Mechanism) -> dict[str, Any]:
+    kind = rng.choice(["epsilon", "epsilon", "epsilon by rdp", "delta", "rdp", "tradeoff", "advantage"])
+    rounds = rng.choice([1, 1, 7, 100])
+    given: dict[str, Any] = {"rounds": rounds}
+    if kind.startswith("epsilon"):
+        given["delta"] = rng.choice([1e-3, 1e-6, 1e-9])
+    elif kind == "delta":
+        given["epsilon"] = rng.choice([0.1, 1.0])
+    elif kind == "rdp":
+        given["orders"] = [1.5, 2.0, 8.0, 40.0]
+    elif kind == "tradeoff":
+        given["fpr"] = rng.choice([0.01, 0.1])
+    return {"mechanism": m.to_dict(), "question": kind, **given}
+
+
+def answer(question: dict[str, Any]) -> list[float]:
+    """The numbers that answer a question of the list."""
+    from shoal.mechanisms import from_dict
+
+    m, kind, rounds = from_dict(question["mechanism"]), question["question"], question["rounds"]
+    if kind == "rdp":
+        both = [m.rdp(question["orders"], rounds=rounds, direction=way) for way in ("forward", "reverse")]
+        return [float(x) for way in both for x in way]
+    if kind.startswith("epsilon"):
+        method = "rdp" if kind.endswith("rdp") else "tight"
+        found = m.epsilon(delta=question["delta"], rounds=rounds, method=method)
+    elif kind == "delta":
+        found = m.delta(epsilon=question["epsilon"], rounds=rounds)
+    elif kind == "tradeoff":
+        found = m.tradeoff(question["fpr"], rounds=rounds)
+    else:
+        found = m.advantage(rounds=rounds)
+    return [found.lower, found.upper]
+
+
+def main() -> None:
+    rng = random.Random(1)
+    every = mechanisms(rng)
+    questions = [asked(rng, next(every)) for _ in range(300)]
+    print(json.dumps([{**q, "answer": answer(q)} for q in questions], indent=None).replace("}, {", "},\n{"))
+
+
+if __name__ == "__main__":
+    main()
