@@ -75,7 +75,7 @@ def main() -> None:
     options.add_argument("--markdown", type=pathlib.Path, help="also write the table to this file")
     options.add_argument("--every", type=int, default=4, help="curve and calibration at every so many points")
     chosen = options.parse_args()
-    lines, ratios, seconds, units, wide = [], [], [], [], []
+    lines, ratios, part, seconds, units, wide = [], [], [], [], [], []
     slowest = {"curve": 0.0, "sigma": 0.0, "rounds": 0.0, "users": 0.0}
     for place, (users, scale, rate) in enumerate(itertools.product(USERS, SCALES, RATES)):
         unit, rows, times = measure(users, scale, rate, place % chosen.every == 0)
@@ -86,6 +86,8 @@ def main() -> None:
             ratio = upper / lower if lower > 0.0 else float("inf")
             if meant:
                 ratios.append(ratio)
+                if users >= 1_000 and scale >= 2.0:
+                    part.append(ratio)
                 if ratio > 1.25:
                     wide.append((users, scale, rate, int(rounds), delta, ratio))
             shown = f"{ratio:.3f}" if meant else "–"
@@ -113,6 +115,14 @@ def main() -> None:
         "| users | sigma | rate | rounds | delta | lower | upper | ratio | s |",
         "|---|---|---|---|---|---|---|---|---|",
         *lines,
+        "",
+        "## Above 1.25",
+        "",
+        *([f"- {n} users, sigma = {s:g}, rate {r:g}, {t} rounds, delta = {d:g}: {x:.3f}" for n, s, r, t, d, x in wide]
+          or ["None."]),
+        "",
+        f"With 1,000 users or more and sigma of 2 or more ({len(part)} points): median {statistics.median(part):.3f}, "
+        f"largest {max(part):.3f}.",
         "",
     ])  # fmt: skip
     print(text)
