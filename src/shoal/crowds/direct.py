@@ -187,7 +187,7 @@ def term(
     pieces = _pieces(score, thin, v, -reach, reach)
     points, masses = [], []
     for piece in pieces:
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             kinks = piece.reports(edges - shift, score, v)
         y, weight = panels.nodes(piece.low, piece.high, kinks[np.isfinite(kinks)], 2.0 * r)
         points.append(piece.value(y, score, v))
@@ -313,6 +313,10 @@ def _thinning(step: Exchange) -> Thinning:
     return Thinning.of(1.0 / scale, min(at, 3.5))
 
 
+_FURTHEST = 60.0
+"""No t beyond e to this is looked at: squares of larger ones leave the range of double precision."""
+
+
 @functools.lru_cache(maxsize=512)
 def _at(step: Exchange, epsilon: float) -> float:
     """delta of one round at epsilon."""
@@ -343,6 +347,8 @@ def prices(step: Exchange, loss: FloatArray, known: FloatArray) -> Prices:
             slope = math.log(found[-2] / found[-1]) / (epsilon[-1] - epsilon[-2])
             wide = 2.0 * (epsilon[-1] - epsilon[-2])
             next_one = epsilon[-1] + (min(fall / slope, wide) if slope > 0.0 else wide)
+        if next_one > _FURTHEST:
+            break
         epsilon.append(next_one)
     at, value = np.array(epsilon[: len(found)]), np.array(found) * (1.0 + 16.0 * UNIT)
     return Prices(
