@@ -19,7 +19,7 @@ from typing import Any, Literal, overload
 
 import numpy as np
 
-from shoal import _validate, pld, sampling  # noqa: F401 (sampling adds its mechanisms to those that can be restored)
+from shoal import _validate, sampling  # noqa: F401 (sampling adds its mechanisms to those that can be restored)
 from shoal._validate import Numbers
 from shoal.answers import (
     ADVANTAGE,
@@ -36,6 +36,7 @@ from shoal.answers import (
     ask_rdp,
     which_asked,
 )
+from shoal.engine import certify
 from shoal.engine.numeric import FloatArray
 from shoal.interval import Interval
 from shoal.mechanisms import Mechanism, bounds, from_dict, run
@@ -136,7 +137,7 @@ class Accountant:
         self, *, delta: Numbers, method: Method = ..., orders: Any = ..., accuracy: float = ...
     ) -> Intervals: ...
     def epsilon(
-        self, *, delta: Any, method: Method = "tight", orders: Any = None, accuracy: float = pld.ACCURACY
+        self, *, delta: Any, method: Method = "tight", orders: Any = None, accuracy: float = certify.ACCURACY
     ) -> Any:
         """The epsilon of everything so far, as an `Interval` (0 if nothing was entered)."""
         return ask_epsilon(self._bounds, delta, 1, How.checked(method, orders, accuracy))
@@ -148,7 +149,7 @@ class Accountant:
         self, *, epsilon: Numbers, method: Method = ..., orders: Any = ..., accuracy: float = ...
     ) -> Intervals: ...
     def delta(
-        self, *, epsilon: Any, method: Method = "tight", orders: Any = None, accuracy: float = pld.ACCURACY
+        self, *, epsilon: Any, method: Method = "tight", orders: Any = None, accuracy: float = certify.ACCURACY
     ) -> Any:
         """The delta of everything so far, as an `Interval`."""
         return ask_delta(self._bounds, epsilon, 1, How.checked(method, orders, accuracy))
@@ -157,11 +158,11 @@ class Accountant:
     def tradeoff(self, fpr: float, *, accuracy: float = ...) -> Interval: ...
     @overload
     def tradeoff(self, fpr: Numbers, *, accuracy: float = ...) -> Intervals: ...
-    def tradeoff(self, fpr: Any, *, accuracy: float = pld.ACCURACY) -> Any:
+    def tradeoff(self, fpr: Any, *, accuracy: float = certify.ACCURACY) -> Any:
         """The largest true positive rate at each false positive rate, of an attacker who saw all rounds."""
         return ask_power(self._bounds(), fpr, accuracy)
 
-    def advantage(self, *, accuracy: float = pld.ACCURACY) -> Interval:
+    def advantage(self, *, accuracy: float = certify.ACCURACY) -> Interval:
         """The largest true positive rate minus false positive rate that any attack on all rounds reaches."""
         return How.checked("tight", None, accuracy).answer(self._bounds(), 0.0, ADVANTAGE)
 
@@ -172,7 +173,7 @@ class Accountant:
         epsilon: float | None = None,
         method: Method = "tight",
         orders: Any = None,
-        accuracy: float = pld.ACCURACY,
+        accuracy: float = certify.ACCURACY,
     ) -> Statement:
         """The whole answer for everything so far: epsilon at `delta`, or delta at `epsilon`."""
         if not self._counts:

@@ -2185,7 +2185,7 @@ def test_the_commands_set_up_enrol_join_show_and_export(tmp_path):
     """Analyst, registrar, node and analyst again: what each of them types, in order."""
     folder, registrar, mine = tmp_path / "a", tmp_path / "r", tmp_path / "mine"
     made = invoke("analyst", "init", folder, *INIT.split())
-    assert "Rounds: 24 at most" in made  # and not a thousand
+    assert 20 <= int(re.search(r"Rounds: (\d+) at most", made)[1]) <= 30  # and not a thousand
     enrolled = invoke("flower", "enrol", registrar, "--node", folder / "node.toml", "--nodes", 5)
     assert "5 new secrets" in enrolled
     (roster,) = registrar.glob("*.roster")
