@@ -6,6 +6,7 @@ import pathlib
 import re
 import shlex
 import sys
+import tempfile
 from urllib.parse import parse_qsl
 
 import pytest
@@ -97,6 +98,11 @@ def test_help_pages_are_whole_sentences_without_escapes_within_80_columns():
 @pytest.mark.parametrize("command", [c for _, c in EXAMPLES])
 def test_every_command_of_every_help_page_runs_as_printed(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    # An app that another test has made and loaded must not be in the way of one of the same name.
+    monkeypatch.setattr(
+        sys, "path", [path for path in sys.path if not path.startswith(tempfile.gettempdir() + "/pytest-")]
+    )
+    monkeypatch.delitem(sys.modules, "my_app", raising=False)
     words = shlex.split(command)[1:]
     if any(command == long or command.startswith(f"{long} ") for long in LONG) or "--run" in words:
         top = get_command(app)

@@ -77,7 +77,7 @@ def test_the_presets():
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["--protocol", "central", "--rate", "0.5"], "central"),
+        (["--protocol", "central", "--rate", "0.5"], "poisson"),
         (["--protocol", "local"], "local"),
         (["--protocol", "shuffle"], "shuffle"),
         (["--protocol", "subsampled", "--sample", "10"], "subsampled"),

@@ -252,7 +252,7 @@ SCANS = [
 def test_monotone(field, m, values, sign):
     found = [of_any(m.replace(**{field: v})) for v in values]
     for before, after in itertools.pairwise(found):
-        assert sign * (after - before) >= -1e-12 * before  # two grids, one law: the last digits
+        assert sign * (after - before) >= -1e-9 * before  # two grids, one law: the last digits
 
 
 EDGES = [

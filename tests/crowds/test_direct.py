@@ -11,7 +11,7 @@ import pytest
 from scipy import special
 
 import shoal
-from shoal.crowds import above, direct, exchange
+from shoal.crowds import direct, exchange, replace
 from shoal.crowds.direct import Score
 from shoal.crowds.exchange import Exchange
 from shoal.crowds.thinning import Thinning
@@ -181,8 +181,8 @@ def test_it_is_never_above_the_way_through_zero(monkeypatch: pytest.MonkeyPatch)
     questions = [(1e-3, 1), (1e-9, 1), (1e-6, 1), (1e-6, 20)]
     directly = [float(m.epsilon(delta=delta, rounds=rounds).upper) for delta, rounds in questions]
     monkeypatch.setattr(direct, "pays", lambda step: False)
-    above._replace_law.cache_clear()
+    replace._replace_law.cache_clear()
     through = [float(m.epsilon(delta=delta, rounds=rounds).upper) for delta, rounds in questions]
-    above._replace_law.cache_clear()
+    replace._replace_law.cache_clear()
     assert all(a <= b * (1.0 + 1e-6) for a, b in zip(directly, through, strict=True))
     assert directly[2] < 0.97 * through[2]

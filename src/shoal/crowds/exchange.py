@@ -85,7 +85,7 @@ _THINNINGS = ((2.5, (1.0,)), (1.75, (1.5, 3.0)), (1.25, (1.5, 2.5, 3.5)), (0.5, 
 _FOR_FEW = ((1.75, (0.0, 1.0, 2.25)), (0.5, (0.0, 1.0, 2.0, 3.25)), (0.0, ()))
 """The same for few users; with less noise hardly anybody is kept."""
 
-_SCALE_EDGES, _USER_EDGES, _SENDER_EDGES = (0.5, 1.0, 1.25, 1.75, 2.5), (8, 300), (16, 80, 400, 800)
+_SCALE_EDGES, _USER_EDGES, _SENDER_EDGES = (0.5, 1.0, 1.25, 1.75, 2.5), ((8, 16), (300, 376)), (16, 80, 400, 800)
 """Where these rules, and those of `crowds.groups`, change; some edges are of both noise and senders (`_neighbours`)."""
 
 _NEXT = 1.12
@@ -451,7 +451,9 @@ def _neighbours(crowd: Exchange) -> list[Exchange]:
         if edge <= ratio.scale < _NEXT * edge
     ]
     if crowd.sample is None:
-        found += [replace(crowd, users=edge) for edge in _USER_EDGES if edge < users <= _NEXT**2 * edge]
+        found += [replace(crowd, users=edge) for edge, last in _USER_EDGES if edge < users <= last]
+    elif users / _NEXT <= crowd.sample < users:
+        found.append(replace(crowd, sample=users))
     for edge in (*_SENDER_EDGES, 100.0 * (_LOUD / ratio.scale) ** 6, groups.enough_senders(ratio.scale)):
         if crowd.sample is not None:
             if edge / _NEXT <= crowd.sample < edge <= users:
