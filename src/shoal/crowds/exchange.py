@@ -538,6 +538,8 @@ _Split = tuple[list[groups.Case], dict[int, Case], float, float]
 
 def _independent(crowd: Exchange, plan: groups.Plan, thin: Thinning, budget: float, fine: float) -> _Split:
     """Everybody sends on its own: those aside are what is left of groups."""
+    if crowd.is_by_size:  # cases then count senders, not users; groups are never formed among so few
+        raise ArithmeticError(f"groups among {crowd.users} users by size: please report this as a bug")
     every, error = crowd.cases(thin.kept, budget, finer=3 * fine)
     sizes = plan.asides([case.terms for case in every])
     cases, lost = [], 2.0 * budget
