@@ -65,6 +65,10 @@ class _Target:
     def _log(self, spent: float) -> float:
         return math.log(spent / self.epsilon) if spent > 0.0 else -math.inf
 
+    def is_dear(self, mechanism: Mechanism, rounds: int) -> bool:
+        """Whether one epsilon takes long: for any crowd, tightly."""
+        return self.how.method == "tight" and above.is_any(bounds([(mechanism, rounds)]).upper)
+
     def nearby(self, make: Callable[[float], Mechanism], rounds: int, ends: Point, start: float) -> Point | None:
         """For any crowd: about where the target is met, and how fast the excess falls there.
 
@@ -80,7 +84,7 @@ class _Target:
         def coarse(x: float) -> float:
             return self._log(above.epsilon(parts(x).upper, self.delta, _COARSE))
 
-        if self.how.method != "tight" or not above.is_any(parts(start).upper):
+        if not self.is_dear(make(start), rounds):
             return None
         bracket = _expand(ideal, *ends, start)
         if bracket is None:
@@ -199,7 +203,8 @@ def users(
 ) -> int:
     """The least number of users, from `at_least` up, that meets the target.
 
-    `make` turns a number of users into a mechanism.
+    `make` turns a number of users into a mechanism. For any crowd, whose epsilon falls in small steps, it is the least
+    to one part in 10,000.
 
     >>> from shoal import Shuffle
     >>> m = Shuffle(users=1, sigma=2.0, crowd="identical")
@@ -230,7 +235,8 @@ def users(
         )
     except ValueError:
         near = None  # `excess` will say what is wrong
-    found = _fewest(excess, first, _validate.USERS_MAX, rising=False, near=near)
+    width = _TOLERANCE if target.is_dear(make(first), count) else 0.0
+    found = _fewest(excess, first, _validate.USERS_MAX, rising=False, near=near, width=width)
     if found > _validate.USERS_MAX:
         raise UnreachableError(
             f"epsilon must be reachable, got {target.epsilon}: none found up to {_validate.USERS_MAX:,} users"
@@ -308,12 +314,13 @@ def _guess(bad: Point, good: Point, turn: int, margin: float) -> float:
 
 
 def _fewest(
-    excess: Callable[[int], float], first: int, most: int, *, rising: bool, near: Point | None = None
+    excess: Callable[[int], float], first: int, most: int, *, rising: bool, near: Point | None = None,
+    width: float = 0.0,
 ) -> int:  # fmt: skip
     """The whole number in [first, most] next to where the excess changes sign.
 
     Falling: the least one that is met (most + 1 if there is none). Rising: the largest one that is
-    met, where the first one is.
+    met, where the first one is. Up to a part `width` of it.
     """
     low, high = _beside(excess, first, most, near) or (None, None)
     if low is None or high is None:
@@ -331,7 +338,7 @@ def _fewest(
             n, known, step = further, there, min(step * 2, 64)
         low, high = (n, known), (further, there)
     turn = 0
-    while high[0] - low[0] > 1:
+    while high[0] - low[0] > max(1.0, width * low[0]):
         bad, good = (high[1], low[1]) if rising else (low[1], high[1])
         x = math.exp(_guess(bad, good, turn, 0.0))
         middle = min(max(round(x) + (turn % 2 if x > low[0] else 0), low[0] + 1), high[0] - 1)

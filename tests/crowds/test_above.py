@@ -256,7 +256,12 @@ def test_monotone(field, m, values, sign):
 
 
 EDGES = [
-    (Shuffle(users=30, sigma=1.0), "sigma", [1.0 - 1e-6, 1.0 + 1e-6, 1.12 - 1e-6, 1.12 + 1e-6]),
+    (Shuffle(users=30, sigma=1.0), "sigma", [1.0 - 1e-6, 1.0 + 1e-6, 1.015 - 1e-6, 1.015 + 1e-6]),
+    (Shuffle(users=60, sigma=1.0), "sigma", [3.0 - 1e-6, 3.0 + 1e-6, 3.045 - 1e-6, 3.045 + 1e-6]),
+    (ShuffledCheckIn(users=100, rate=0.1, sigma=1.5), "users", [160, 161, 184, 185]),
+    (ShuffledCheckIn(users=100, rate=0.1, sigma=1.5), "sigma", [2.5 - 1e-6, 2.5 + 1e-6, 2.5375 - 1e-6, 2.5375 + 1e-6]),
+    (ShuffledCheckIn(users=100, rate=0.1, sigma=2.0), "rate", [0.1601, 0.1599, 0.14, 0.139]),
+    (ShuffledCheckIn(users=4_000, rate=0.1, sigma=2.0), "users", [3_999, 4_000, 4_119, 4_121]),
     (Shuffle(users=100, sigma=1.0), "sigma", [2.5 - 1e-6, 2.5 + 1e-6, 2.9 - 1e-6, 2.9 + 1e-6]),
     (Shuffle(users=16, sigma=3.0), "users", [16, 17, 18]),
     (SubsampledShuffle(users=5_000, sample=80, sigma=3.0), "sample", [400, 399, 358, 357]),
@@ -284,6 +289,22 @@ def test_monotone_in_rounds_and_the_largest_number_is_found():
     assert all(before <= after for before, after in itertools.pairwise(found))
     most = calibrate.rounds(m, epsilon=1.0, delta=1e-5)
     assert spent(most) <= 1.0 < spent(most + 1)
+
+
+@pytest.mark.parametrize(
+    ("m", "delta", "rounds", "most"),
+    [
+        (ShuffledCheckIn(users=300_000, rate=0.1, sigma=3.0), 1e-12, 1, 1.03),
+        (Shuffle(users=30_000, sigma=3.0), 1e-12, 1, 1.03),
+        (ShuffledCheckIn(users=40_000, rate=0.1, sigma=2.0), 1e-9, 1, 1.02),
+        (ShuffledCheckIn(users=100, rate=0.1, sigma=1.5), 1e-9, 1, 1.13),
+        (Shuffle(users=75, sigma=2.0), 1e-9, 1, 1.25),
+    ],
+)
+def test_small_delta_is_as_close_to_the_attack(m, delta, rounds, most):
+    """Nodes of v that did not go down far enough once cost a factor of 8, thinnings and sizes up to a third."""
+    found = m.epsilon(delta=delta, rounds=rounds)
+    assert found.upper <= most * found.lower
 
 
 @pytest.mark.filterwarnings("ignore::shoal.AccuracyWarning")

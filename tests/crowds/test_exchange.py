@@ -102,7 +102,8 @@ def test_masses_of_a_fixed_size(users, sample, kept):
     part = sample / users
     assert masses == pytest.approx((1 - part) * away.pmf(counts) + part * there.pmf(counts - 1), rel=1e-8, abs=1e-14)
     assert masses.sum() == pytest.approx(1.0, abs=1e-13)
-    assert there.sf(counts[-1] - 1) + away.sf(counts[-1]) + away.cdf(first - 1) <= 1e-12
+    assert there.sf(counts[-1] - 1) + away.sf(counts[-1]) + (1 - part) * away.cdf(first - 1) <= 1e-12
+    assert there.cdf(first - 2) <= 1e-12
 
 
 @pytest.mark.parametrize(("trials", "chance"), [(3, 0.4), (68, 0.75), (999, 0.5), (10**6, 0.8)])

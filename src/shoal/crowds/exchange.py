@@ -82,19 +82,27 @@ _PLACES: FloatArray = np.array([-5.5, -3.5, -2.0, -1.0, -0.2, 0.6, 1.4, 2.4, 3.8
 _THINNINGS = ((2.5, (1.0,)), (1.75, (1.5, 3.0)), (1.25, (1.5, 2.5, 3.5)), (0.5, (1.5, 2.5, 4.0)), (0.0, ()))
 """Thinnings from each sigma on: with much noise one is as good as any, with little the best one depends on delta."""
 
-_FOR_FEW = ((1.75, (0.0, 1.0, 2.25)), (0.5, (0.0, 1.0, 2.0, 3.25)), (0.0, ()))
+_FOR_FEW = ((3.0, (0.0, 1.0, 2.25)), (1.75, (0.0, 1.0, 2.25, 3.1, 4.0)), (0.5, (0.0, 1.0, 2.0, 3.25)), (0.0, ()))
 """The same for few users; with less noise hardly anybody is kept."""
 
-_SCALE_EDGES, _USER_EDGES, _SENDER_EDGES = (0.5, 1.0, 1.25, 1.75, 2.5), ((8, 16), (300, 376)), (16, 80, 400, 800)
-"""Where these rules, and those of `crowds.groups`, change; some edges are of both noise and senders (`_neighbours`)."""
+_BY_SIZE = (1.0, 2.25, 3.25, 4.5)
+"""The same where few send, each on its own, and check-in is a mixture of fixed sizes."""
 
-_NEXT = 1.12
-"""How far beyond an edge the rule on its other side may still be the better one (squared, for users)."""
+_SCALE_EDGES, _USER_EDGES = (0.5, 1.0, 1.25, 1.75, 2.5, 3.0), ((8, 16), (300, 376))
+"""Where these rules, and those of `crowds.groups`, change; some edges are of both noise and senders (`_neighbours`).
 
-_FEWEST = 8
-"""Up to so many users check-in is taken as a mixture of fixed sizes: better, and dear for more."""
+An edge of users comes with the last number for which the rule on its other side may still be the better one."""
 
-_FAR, _SENDERS = 4.5, 16.0
+_SENDER_EDGES = ((16.0, 1.15), (80.0, 1.03), (400.0, 1.03), (800.0, 1.03))
+"""The same for those who send; for each, how far beyond it the rule on its other side may still be the better one."""
+
+_NEXT, _MORE = 1.015, 1.03
+"""The same, how far, for all edges of noise, and for users where an edge depends on the noise (found by trial)."""
+
+_FEWEST, _SENDERS = 8, 16.0
+"""With so few users, or senders on average, check-in is taken as a mixture of fixed sizes: better, dear for more."""
+
+_FAR = 4.5
 """Among so few who send, one large term decides: a thinning that leaves next to none."""
 
 _SMALL = 300
@@ -118,6 +126,9 @@ one; the more they are the smaller it is, like their sixth root (found by trial)
 
 _HALF = 512
 """Cells for which there are as many nodes and blocks as is said here; with more cells there are more of them."""
+
+_CALM = 2.5
+"""From this sigma on a fixed number of senders is no better than any number."""
 
 _BLOCKS = 12
 """Blocks within three deviations of K at most."""
@@ -329,6 +340,8 @@ def _counted(users: int, sample: int, kept: float, spare: float) -> tuple[int, F
     # 1 + Bin(m - 1, q) is at most 1 + Bin(m, q), and a step of 1 is within the reach of a smaller `spare`.
     first, masses = (sample, np.ones(1)) if kept == 1.0 else _counts(sample, kept, 1e-3 * spare)
     masses = masses * (first + np.arange(len(masses)) + kept * (users - sample))
+    if masses[0] == 0.0:  # everybody is drawn, and so is user 1
+        first, masses = first + 1, masses[1:]
     return first, masses / masses.sum()
 
 
@@ -376,8 +389,11 @@ class Exchange(Round):
 
     @property
     def is_by_size(self) -> bool:
-        """Whether the number of senders is fixed, or users are so few that check-in is a mixture of fixed sizes."""
-        return self.sample is not None or (self.ratio.rate < 1.0 and self.users <= _FEWEST)
+        """Whether the number of senders is fixed, or they are so few that check-in is a mixture of fixed sizes."""
+        if self.sample is not None or self.ratio.rate == 1.0:
+            return self.sample is not None
+        # With much noise no single term decides, and what a block of sizes costs is more than they gain.
+        return self.users <= _FEWEST or (self.users * self.ratio.rate < _SENDERS and self.ratio.scale < _CALM)
 
     def limited(self) -> Exchange:
         # The others may be revealed.
@@ -416,7 +432,8 @@ class Exchange(Round):
             return found, 16.0 * UNIT * (len(masses) + 8.0)
         found, longest = [], 0
         smallest, sizes = (self.sample, np.ones(1)) if self.sample else _counts(self.users, self.ratio.rate, spare)
-        for size, likely in enumerate(sizes.tolist(), smallest):
+        # A block of sizes counts as its largest: reports may be dropped.
+        for _, size, likely in _blocks(smallest, sizes, _BLOCKS, finer):
             first, masses = _counted(self.users, size, kept, spare)
             rest, longest = kept * (self.users - size), max(longest, len(masses))
             found += [
@@ -427,6 +444,7 @@ class Exchange(Round):
                 for least, most, chance in _blocks(first, masses, _BLOCKS, finer)
                 if likely * chance > 0.0
             ]  # fmt: skip
+        found = [case for case in found if case.chance * len(found) > spare]  # error 2
         return found, 16.0 * UNIT * (len(sizes) + longest + 8.0)
 
 
@@ -444,24 +462,29 @@ def _neighbours(crowd: Exchange) -> list[Exchange]:
     """
     ratio, users = crowd.ratio, crowd.users
     senders = users * ratio.rate * crowd.weight
-    loud, many = _LOUD * (100.0 / senders) ** (1.0 / 6.0), groups.enough_noise(senders)
+    loud, many = _LOUD * (100.0 / senders) ** (1.0 / 6.0), groups.enough_noise(groups.counted(users, crowd.sample))
     found = [
         replace(crowd, ratio=replace(ratio, scale=edge * (1.0 - 1e-9)))
         for edge in (*_SCALE_EDGES, loud, many)
         if edge <= ratio.scale < _NEXT * edge
     ]
-    if crowd.sample is None:
-        found += [replace(crowd, users=edge) for edge, last in _USER_EDGES if edge < users <= last]
-    elif users / _NEXT <= crowd.sample < users:
-        found.append(replace(crowd, sample=users))
-    for edge in (*_SENDER_EDGES, 100.0 * (_LOUD / ratio.scale) ** 6, groups.enough_senders(ratio.scale)):
-        if crowd.sample is not None:
-            if edge / _NEXT <= crowd.sample < edge <= users:
-                found.append(replace(crowd, sample=math.ceil(edge)))
-            continue
-        if edge <= senders < _NEXT * edge:
+    enough = groups.enough(ratio.scale)
+    edges = (*_SENDER_EDGES, (100.0 * (_LOUD / ratio.scale) ** 6, _MORE))
+    if crowd.sample is not None:
+        if users / _SENDER_EDGES[0][1] <= crowd.sample < users:
+            found.append(replace(crowd, sample=users))
+        return found + [
+            replace(crowd, sample=math.ceil(edge))
+            for edge, reach in (*edges, (enough, _MORE))
+            if edge / reach <= crowd.sample < edge <= users
+        ]
+    found += [replace(crowd, users=edge) for edge, last in _USER_EDGES if edge < users <= last]
+    if enough <= users < _MORE * enough:
+        found.append(replace(crowd, users=max(1, math.ceil(enough) - 1)))
+    for edge, reach in edges:
+        if edge <= senders < reach * edge:
             found.append(replace(crowd, users=max(1, math.ceil(edge / ratio.rate) - 1)))
-        if edge / _NEXT <= senders < edge <= users:
+        if edge / reach <= senders < edge <= users:
             found.append(replace(crowd, ratio=replace(ratio, rate=min(1.0, edge / users * (1.0 + 1e-9)))))
     return list(dict.fromkeys(found))
 
@@ -491,11 +514,13 @@ def _fine(half: int) -> float:
 def _thinnings(crowd: Exchange) -> list[Thinning]:
     """Those that are worth their time."""
     scale, few = crowd.ratio.scale, crowd.users <= _SMALL
+    if crowd.is_by_size and crowd.sample is None and crowd.users > _FEWEST:
+        return [Thinning.of(1.0 / scale, at) for at in _BY_SIZE]
     places = next(some for least, some in (_FOR_FEW if few else _THINNINGS) if scale >= least)
     if crowd.is_by_size:
         # To keep everybody leaves nothing to mix where sizes are fixed; it is best but for large samples.
         places = (-math.inf, *places)
-    if crowd.users * crowd.weight * crowd.ratio.rate <= _SENDERS:
+    if crowd.users * crowd.weight * crowd.ratio.rate < _SENDERS:
         places = (*places, _FAR)
     found = [Thinning.of(1.0 / scale, at) for at in places]
     return [thin for thin in found if (crowd.users - 1) * thin.kept >= (0.1 if few else _FEW)]
@@ -611,7 +636,7 @@ def _mixed(
     half: int,
     budget: float,
 ) -> Prices:
-    mixture = Mixture(cut=nodes.cut + 2.0 * budget)
+    mixture = Mixture(cut=nodes.cut + 3.0 * budget)
     # Many cases of a fixed size have as many terms.
     laws = {0: [NOTHING] * len(nodes.value)} | {count: total.laws() for count, total in totals.items()}
     away: dict[tuple[int, int], Law] = {}

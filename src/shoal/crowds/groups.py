@@ -30,7 +30,7 @@ a^2)`, which is spread on nodes. With thinning 1 / ê is spread on nodes given y
 weights are normal masses. Reports y go in cells, within which X is spread to the ends: masses and shares are
 integrals of positive functions, 6 nodes a cell.
 
-*Which groups.* The rule of `plan`, found by trial: with many senders (4,000; more where sigma is below 1.5) no
+*Which groups.* The rule of `plan`, found by trial: with many users (4,000; more where sigma is below 1.5) no
 thinning, b about sqrt(K / rate) / 4 and 8 intervals; with fewer b is up to half of sqrt(K / rate), with 2 or 3
 intervals, finer near -1, and t from 0 to 1. Below 80 senders or sigma = 1 one large term decides, which no group makes
 smaller.
@@ -95,7 +95,7 @@ _STEPS: FloatArray = np.concatenate([1.3 ** np.arange(5.0), 4.0 * 2.5 ** np.aran
 """Steps between nodes of v, in deviations; they are cut in two, which costs little."""
 
 _FEW, _MANY = 80, 4_000
-"""From so many senders on groups pay, and nobody needs to be thinned."""
+"""From so many senders on groups pay; with so many users nobody needs to be thinned."""
 
 _CALM = 1.5
 """Below this sigma these are more."""
@@ -153,14 +153,19 @@ class Plan:
         return sorted(count for count in rest if count >= self.aside)
 
 
-def enough_senders(scale: float) -> float:
-    """From so many senders on nobody needs to be thinned: more of them where there is less noise."""
+def counted(users: int, sample: int | None) -> int:
+    """Who must be many for nobody to be thinned: all users, or those that are drawn if that is a fixed number."""
+    return users if sample is None else sample
+
+
+def enough(scale: float) -> float:
+    """So many are enough: more where there is less noise."""
     return _MANY * max(1.0, _CALM / scale) ** 6
 
 
-def enough_noise(senders: float) -> float:
-    """From this sigma on so many senders are enough; infinity where they never are."""
-    return _CALM * (_MANY / senders) ** (1.0 / 6.0) if senders >= _MANY else math.inf
+def enough_noise(count: int) -> float:
+    """From this sigma on so many are enough; infinity where they never are."""
+    return _CALM * (_MANY / count) ** (1.0 / 6.0) if count >= _MANY else math.inf
 
 
 def plan(ratio: Lognormal, users: int, sample: int | None = None) -> Plan | None:
@@ -168,7 +173,7 @@ def plan(ratio: Lognormal, users: int, sample: int | None = None) -> Plan | None
     senders = users * ratio.rate if sample is None else sample
     if senders < _FEW or not _QUIETEST <= ratio.scale <= _NOISIEST:
         return None
-    if senders >= enough_senders(ratio.scale):
+    if counted(users, sample) >= enough(ratio.scale):
         at, size, cuts = -math.inf, 0.27, tuple(np.linspace(-1.0, 1.0, 9).tolist())
     elif ratio.scale < 1.75:
         at, size, cuts = 1.0, 0.4, _CUTS[0]
@@ -503,10 +508,11 @@ class Nodes:
         """`parts` are the chances of the laws."""
         share = np.array(parts) / math.fsum(parts)
         size = 1.25 * float(share @ np.array([float(law.mass @ np.abs(law.gap)) for law in laws]))
-        last = max(_end(law, budget) for law in laws)
-        every = _finer(np.append(0.5, _STEPS), fine)
-        steps, low = size * np.cumsum(every), max(3, 5 * len(every) // (1 + len(_STEPS)))
-        ends = np.concatenate([-steps[steps < 0.98][:low][::-1], steps[steps < 0.8 * last], [last]])
+        first, last = min(_start(law, budget) for law in laws), max(_end(law, budget) for law in laws)
+        steps = size * np.cumsum(_finer(np.append(0.5, _STEPS), fine))
+        # What lies below all other nodes is shared with v = 0, which is far away: they go as far as there is anything.
+        below = steps[: 1 + int(np.searchsorted(steps, -first))]
+        ends = np.concatenate([-below[below < 0.98][::-1], steps[steps < 0.8 * last], [last]])
         value = np.append(-1.0, ends)
         chances = []
         for law in laws:
@@ -519,6 +525,12 @@ class Nodes:
         beyond = [law.infinite + float(law.mass @ np.maximum(law.gap - last, 0.0)) for law in laws]
         chance = np.stack(chances)
         return cls(value=1.0 + value, chance=chance, beyond=np.array(beyond), weight=share @ chance)
+
+
+def _start(law: PricedLaw, budget: float) -> float:
+    """Up to where puts are no more than the budget."""
+    puts = np.append(0.0, np.cumsum(np.cumsum(law.mass[:-1]) * np.diff(law.gap)))
+    return float(law.gap[int(np.searchsorted(puts, budget, side="right")) - 1])
 
 
 def _end(law: PricedLaw, budget: float) -> float:

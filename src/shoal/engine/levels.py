@@ -23,7 +23,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from shoal.engine.numeric import FloatArray
+from shoal.engine.numeric import FloatArray, IntArray
 
 
 class Share(NamedTuple):
@@ -108,24 +108,36 @@ def coarsen(rule: Rule, mass: FloatArray, moment: FloatArray, spacing: float) ->
     return p, q
 
 
+def located(y: FloatArray, half: int, base: int, levels: int) -> tuple[IntArray, FloatArray, FloatArray]:
+    """The lowest level that reaches each y, the lattice point on its left there, and how far y is from it, in spacings.
+
+    Multiplication by a power of two is exact.
+    """
+    level = np.searchsorted(np.ldexp(float(half), base + np.arange(levels - 1)), np.abs(y))
+    scaled = y * np.ldexp(1.0, -(base + np.arange(levels)))[level]
+    left = np.minimum(np.floor(scaled), half - 1.0)
+    return level, left, scaled - left
+
+
+def levels_for(largest: float, half: int, base: int) -> int:
+    """How many levels reach this far."""
+    reach = math.ldexp(float(half), base)
+    more = max(0, math.frexp(largest / reach)[1])
+    # frexp gives f 2^e with f in [1/2, 1); f = 1/2 exactly still fits one level lower.
+    return 1 + more - int(more > 0 and largest <= math.ldexp(reach, more - 1))
+
+
 def deposit(
     rule: Rule, y: FloatArray, mass: FloatArray, moment: FloatArray, half: int, base: int
 ) -> tuple[FloatArray, FloatArray]:
     """Atoms at y, with moments about y, shared by the lattice points on either side."""
-    spacing = math.ldexp(1.0, base)
-    _, exponent = np.frexp(np.abs(y) / (half * spacing))
-    # frexp gives |y| = f 2^e h N with f in [1/2, 1); f = 1/2 exactly still fits one level lower.
-    level = np.maximum(exponent, 0)
-    level -= (level > 0) & (np.abs(y) <= np.ldexp(half * spacing, level - 1))
-    width = np.ldexp(1.0, base + level)
-    scaled = y / width
-    left = np.minimum(np.floor(scaled), half - 1.0)
-    levels = int(level.max()) + 1
-    columns = 2 * half + 1
+    levels, columns = levels_for(float(np.abs(y).max()), half, base), 2 * half + 1
+    level, left, offset = located(y, half, base, levels)
+    width = np.ldexp(1.0, base + np.arange(levels))[level]
     index = level * columns + left.astype(np.int64) + half
     size = levels * columns
     p, q = np.zeros(size), np.zeros(size)
-    for where, share in zip((index, index + 1), rule.shares((scaled - left) * width, width), strict=True):
+    for where, share in zip((index, index + 1), rule.shares(offset * width, width), strict=True):
         p += np.bincount(where, share.mass * mass, size)
         q += np.bincount(where, share.moment * moment + share.lift * mass, size)
     return p.reshape(levels, columns), q.reshape(levels, columns)

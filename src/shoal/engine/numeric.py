@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float64]
+IntArray = npt.NDArray[np.intp]
 
 Side = Literal["upper", "lower"]
 SIDES: tuple[Side, Side] = ("upper", "lower")
