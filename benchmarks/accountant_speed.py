@@ -79,8 +79,8 @@ def main() -> None:
         f"Measured on {datetime.date.today()} by `benchmarks/accountant_speed.py` with Python "
         f"{platform.python_version()}, {versions}, one core; δ = {DELTA:g}, any crowd.",
         "",
-        "Seconds of the processor for one ε of an accountant with 100 different rounds, and how many times that of 100 equal "
-        "rounds. Similar rounds are analysed together, as the fewest users and the largest sample among them.",
+        "Seconds of the processor for one ε of an accountant with 100 different rounds, and how many times that of 100 "
+        "equal rounds. Similar rounds are analysed together, as the fewest users and the largest sample among them.",
         "",
         *table(),
     ]

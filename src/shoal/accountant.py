@@ -6,9 +6,9 @@ them holds n - 1 (of a sample of m among n users, told who was drawn, m or m - 1
 reports, one of them thrown away, are a sample of m - 1. So where rounds differ in their users and samples only, and in
 more than a few numbers of them, upper bounds count the users of each class of rounds *down* to the fewest in it, and
 its samples up to the largest, or to all of these users. More users are never less private in a crowd of one place: a
-server can add reports from there by itself (and throw as many of a sample away). So lower bounds count users *up* to the
-most in their class, and samples down. The classes are those that add least to the sum of sample / users^2, about what
-rounds cost (1 / users where there is no sample).
+server can add reports from there by itself (and throw as many of a sample away). So lower bounds count users *up* to
+the most in their class, and samples down. The classes are those that add least to the sum of sample / users^2, about
+what rounds cost (1 / users where there is no sample).
 """
 
 from __future__ import annotations
