@@ -21,7 +21,7 @@ test: $(VENV)/.test $(VENV)/.nginx $(VENV)/.chromium
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist loadgroup
 
 bench: $(VENV)/.bench
-	for name in any_crowd rdp_speed tight_speed tight_vs_pld_accounting sampling_speed flower_throughput; do \
+	for name in any_crowd rdp_speed accountant_speed tight_speed tight_vs_pld_accounting sampling_speed flower_throughput; do \
 		OMP_NUM_THREADS=1 $(BIN)/python benchmarks/$$name.py --markdown benchmarks/results/$$name.md || exit 1; \
 	done
 

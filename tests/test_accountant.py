@@ -114,18 +114,22 @@ def test_it_shows_its_ledger():
 # Many numbers of users
 
 
+@pytest.mark.parametrize("sampled", [False, True])
 @pytest.mark.parametrize("seed", range(5))
-def test_classes_of_users_are_those_that_add_least(seed):
+def test_classes_of_users_are_those_that_add_least(seed, sampled):
     """Against every way to cut the sorted numbers."""
     rng = np.random.default_rng(seed)
-    users = {int(n): int(r) for n, r in zip(rng.integers(5, 500, 11), rng.integers(1, 9, 11), strict=True)}
-    every = sorted(users)
+    users, times = rng.integers(5, 500, 11), rng.integers(1, 9, 11)
+    samples = np.minimum(rng.integers(1, 300, 11), users) if sampled else users
+    rounds = {(int(n), int(m)): int(r) for n, m, r in zip(users, samples, times, strict=True)}
+    every = sorted(rounds, key=lambda pair: -pair[1] / pair[0] ** 2)
 
     def price(classes):
-        return sum(sum(users[n] for n in one) / one[0] for one in classes)
+        ends = (accountant._end(one, "upper") for one in classes)
+        return sum(sum(rounds[pair] for pair in one) * m / n**2 for one, (n, m) in zip(classes, ends, strict=True))
 
-    found = accountant._classes(users, accountant.CLASSES)
-    assert [n for one in found for n in one] == every
+    found = accountant._classes(rounds, accountant.CLASSES)
+    assert [pair for one in found for pair in one] == every
     assert len(found) <= accountant.CLASSES
     cuts = itertools.combinations(range(1, len(every)), accountant.CLASSES - 1)
     ways = ([every[a:b] for a, b in itertools.pairwise((0, *cut, len(every)))] for cut in cuts)
@@ -143,25 +147,56 @@ def test_users_are_counted_down_for_upper_and_up_for_lower_bounds():
     a.compose(some.replace(users=1_000))
     classes = accountant._counted(a._counts)
     assert sum(one.rounds for one in classes) == len(a) == wanted + 1
-    assert classes[0].fewest == classes[0].most == N
+    assert classes[0].above == classes[0].below == N
     for one in classes[1:]:
-        assert one.fewest.users <= one.most.users
+        assert one.above.users <= one.below.users
     bounds = a._bounds()
-    assert [part.users for part, _ in bounds.upper] == [one.fewest.users for one in classes]
-    assert [part.users for part, _ in bounds.identical] == [one.most.users for one in classes]
-    assert [part.users for part, _ in bounds.opposite[1:]] == [one.most.users for one in classes[1:]]
+    assert [part.users for part, _ in bounds.upper] == [one.above.users for one in classes]
+    assert [part.users for part, _ in bounds.identical] == [one.below.users for one in classes]
+    assert [part.users for part, _ in bounds.opposite[1:]] == [one.below.users for one in classes[1:]]
 
 
 def test_every_mechanism_with_a_crowd_is_counted():
     a = Accountant()
     for users in range(10**6, 10**6 + 20):
         a.compose(SubsampledShuffle(users=users, sample=10, sigma=9.0))
-        a.compose(SubsampledShuffle(users=users, sample=11, sigma=9.0))
+        a.compose(SubsampledShuffle(users=users, sample=11, sigma=8.0))
+        a.compose(Shuffle(users=users, sigma=2.0))
         a.compose(Shuffle(users=users, sigma=9.0, crowd="identical"))
     classes = accountant._counted(a._counts)
-    assert len(classes) == 2 * accountant.CLASSES_SAMPLED + 20
-    assert sum(one.rounds for one in classes) == 60
-    assert all(one.fewest.replace(users=one.most.users) == one.most for one in classes)
+    assert len(classes) == 2 * accountant.CLASSES_SAMPLED + accountant.CLASSES_DEAR + 20
+    assert sum(one.rounds for one in classes) == 80
+    assert all(one.above.replace(users=one.below.users) == one.below for one in classes)
+    assert a._note().endswith("as 30, their users counted down, which is never better")
+
+
+def test_samples_are_counted_up_for_upper_and_down_for_lower_bounds():
+    a = Accountant()
+    for i in range(20):
+        a.compose(SubsampledShuffle(users=1_000 - 7 * i, sample=900 - 31 * i, sigma=9.0))
+        a.compose(SubsampledShuffle(users=100 + 50 * i, sample=90 + 40 * i, sigma=8.0))
+    for sigma in (8.0, 9.0):
+        every = [e.mechanism for e in a.ledger if e.mechanism.sigma == sigma]
+        classes = [one for one in accountant._counted(a._counts) if one.above.sigma == sigma]
+        assert len(classes) == accountant.CLASSES_SAMPLED
+        assert sum(one.rounds for one in classes) == 20
+        for m in every:
+            assert any(
+                one.above.users <= m.users <= one.below.users
+                and one.below.sample <= m.sample
+                and (m.sample <= one.above.sample or one.above.sample == one.above.users)
+                for one in classes
+            )
+    assert a._note().endswith("40 different rounds are analysed as 8, their users counted down and samples up, "
+                              "which is never better")  # fmt: skip
+
+
+def test_samples_that_would_be_too_small_a_part_are_analysed_one_by_one():
+    a = Accountant()
+    for i in range(10):
+        a.compose(SubsampledShuffle(users=10 ** (6 + i), sample=10 ** (1 + i // 2), sigma=9.0))
+    a.compose(SubsampledShuffle(users=10**15, sample=1_000, sigma=9.0))
+    assert len(accountant._counted(a._counts)) == 11
 
 
 def test_counting_users_down_is_never_better():
@@ -173,6 +208,36 @@ def test_counting_users_down_is_never_better():
     as_it_is = bounds((e.mechanism, e.rounds) for e in a.ledger)
     exact = How.checked("tight", None, 1e-3).answer(as_it_is, 1e-5, EPSILON)
     assert quick.lower <= exact.lower <= exact.upper <= quick.upper < 1.1 * exact.upper
+
+
+def test_counting_samples_up_is_never_better():
+    """The bracket contains what is known of the ledger as it is: five samples where four are analysed."""
+    a = Accountant()
+    for users, sample in ((40, 40), (60, 10), (80, 9), (100, 20), (35, 12)):
+        a.compose(SubsampledShuffle(users=users, sample=sample, sigma=8.0))
+    quick = a.epsilon(delta=1e-5)
+    as_it_is = bounds((e.mechanism, e.rounds) for e in a.ledger)
+    exact = How.checked("tight", None, 1e-3).answer(as_it_is, 1e-5, EPSILON)
+    assert quick.lower <= exact.lower <= exact.upper <= quick.upper < 1.1 * exact.upper
+
+
+@pytest.mark.parametrize("crowd", ["identical", "any"])
+def test_a_larger_sample_of_fewer_users_is_never_more_private(crowd):
+    m = SubsampledShuffle(users=60, sample=12, sigma=4.0, crowd=crowd)
+    less = [m.epsilon(delta=1e-4), m.replace(sample=13).epsilon(delta=1e-4), m.replace(users=50).epsilon(delta=1e-4)]
+    assert less[0].upper < less[1].upper
+    assert less[0].upper < less[2].upper
+    assert less[0].lower < less[1].lower
+    assert less[0].lower < less[2].lower
+
+
+def test_many_samples_are_stated_together():
+    a = Accountant()
+    for i in range(8):
+        a.compose(SubsampledShuffle(users=900 + i, sample=300 - i, sigma=9.0), rounds=2)
+    text = a.statement(delta=1e-6).sentence()
+    words = "16 rounds together of subsampled (users = 900 to 907, sampled a round = 293 to 300, σ = 9) are"
+    assert text.startswith(words)
 
 
 def test_a_hundred_numbers_of_users_are_stated_together():

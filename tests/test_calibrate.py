@@ -37,6 +37,29 @@ def test_rounds_is_the_largest_number(m, epsilon):
     assert below.upper <= epsilon < above.upper
 
 
+ANY = [
+    Shuffle(users=2_000, sigma=4.0),
+    Shuffle(users=30, sigma=9.0),
+    Shuffle(users=60_000, sigma=1.5),
+    ShuffledCheckIn(users=2_000, rate=0.2, sigma=4.0),
+    SubsampledShuffle(users=2_000, sample=300, sigma=4.0),
+    Shuffle(users=2_000, sigma=4.0, adjacency="replace"),
+    ShuffledCheckIn(users=2_000, rate=0.2, sigma=4.0, adjacency="replace"),
+    SubsampledShuffle(users=2_000, sample=300, sigma=4.0, adjacency="replace"),
+]
+
+
+@pytest.mark.parametrize("m", ANY, ids=lambda m: f"{m.label}-{m.users}-{m.adjacency}")
+@pytest.mark.parametrize("epsilon", [0.5, 2.0])
+def test_rounds_of_any_crowd_is_the_largest_number(m, epsilon):
+    """The next number does not meet the target, nor does any other that is larger; all that are smaller do."""
+    found = calibrate.rounds(m, epsilon=epsilon, delta=1e-6)
+    near, far = range(max(1, found - 2), found + 4), (found // 20, found // 2, found * 2, found * 20)
+    counts = sorted({*near, *(r for r in far if r)})
+    met = [e.upper <= epsilon for e in m.epsilon(delta=1e-6, rounds=counts)]
+    assert met == [r <= found for r in counts]
+
+
 @pytest.mark.parametrize("epsilon", [0.2, 0.5, 8.0])
 def test_users_is_the_fewest(epsilon):
     for m in (maker.replace(sigma=2.0) for maker in MAKERS[1:3]):

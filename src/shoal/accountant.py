@@ -2,11 +2,13 @@
 
 *Many numbers of users.* A round among any crowd costs some tenths of a second to analyse, and in practice every round
 has its own number of users. Fewer users are never more private: of n users' reports a server that is told one of
-them holds n - 1 (of a sample of m among n users, told who was drawn, m or m - 1 among n - 1; and m reports, one of
-them thrown away, are m - 1). So where rounds differ in their users only, and in more than a few numbers of them,
-upper bounds count the users of each class of rounds *down* to the fewest in it. More users are never less private
-in a crowd of one place: a server can add reports from there by itself. So lower bounds count users *up* to the most
-in their class. The classes are those that add least to the sum of 1 / users, about what rounds cost.
+them holds n - 1 (of a sample of m among n users, told who was drawn, m or m - 1 among n - 1). Nor is a larger sample: m
+reports, one of them thrown away, are a sample of m - 1. So where rounds differ in their users and samples only, and in
+more than a few numbers of them, upper bounds count the users of each class of rounds *down* to the fewest in it, and
+its samples up to the largest, or to all of these users. More users are never less private in a crowd of one place: a
+server can add reports from there by itself (and throw as many of a sample away). So lower bounds count users *up* to
+the most in their class, and samples down. The classes are those that add least to the sum of sample / users^2, about
+what rounds cost (1 / users where there is no sample).
 """
 
 from __future__ import annotations
@@ -37,19 +39,22 @@ from shoal.answers import (
     which_asked,
 )
 from shoal.engine import certify
-from shoal.engine.numeric import FloatArray
+from shoal.engine.numeric import FloatArray, Side
 from shoal.interval import Interval
 from shoal.mechanisms import Mechanism, bounds, from_dict, run
 
 STATE_VERSION = 1
 
-CLASSES, CLASSES_SAMPLED = 6, 2
+CLASSES, CLASSES_SAMPLED, CLASSES_DEAR = 6, 4, 2
 """The most different numbers of users for which otherwise equal rounds among any crowd are analysed.
 
-A sample of fixed size takes several times as long to analyse."""
+A sample of fixed size takes longer to analyse, and little noise several times as long."""
+
+_DEAR = 2.5
+"""Below this sigma there is little noise."""
 
 _STARTS = 512
-"""The most numbers of users that are tried as the fewest of a class."""
+"""The most places where a class is tried to start."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,8 +131,8 @@ class Accountant:
 
     def _bounds(self, times: int = 1) -> Bounds:
         counted = _counted(self._counts)
-        below = bounds((line.most, line.rounds * times) for line in counted)
-        above = bounds((line.fewest, line.rounds * times) for line in counted)
+        below = bounds((line.below, line.rounds * times) for line in counted)
+        above = bounds((line.above, line.rounds * times) for line in counted)
         return Bounds(upper=above.upper, identical=below.identical, opposite=below.opposite)
 
     @overload
@@ -193,10 +198,14 @@ class Accountant:
 
     def _note(self) -> str:
         """What was done to stay quick, if anything."""
-        before, after = len(self._counts), len(_counted(self._counts))
-        if before == after:
+        counted = _counted(self._counts)
+        if len(counted) == len(self._counts):
             return ""
-        return f"{before:,} different rounds are analysed as {after:,}, their users counted down, which is never better"
+        sampled = any(line.above.to_dict().get("sample") != line.below.to_dict().get("sample") for line in counted)
+        return (
+            f"{len(self._counts):,} different rounds are analysed as {len(counted):,}, their users counted down"
+            f"{' and samples up' if sampled else ''}, which is never better"
+        )
 
     def rdp(self, orders: Any, *, direction: Literal["worse", "forward", "reverse"] = "worse") -> FloatArray:
         """Rényi DP of everything so far."""
@@ -241,47 +250,83 @@ def _rounds(count: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Class:
-    """Rounds that are equal but for their users: the mechanism with the fewest and that with the most of them."""
+    """Rounds that are equal but for users and samples: one that is not more private than any, one that is not less."""
 
-    fewest: Mechanism
-    most: Mechanism
+    above: Mechanism
+    below: Mechanism
     rounds: int
 
 
+_Numbers = tuple[int, int]
+"""Users, and how many of them a sample takes."""
+
+
 def _counted(counts: Mapping[Mechanism, int]) -> list[_Class]:
-    """The rounds, in few classes where they differ in their users only."""
-    alike: dict[Any, list[Mechanism]] = {}
+    """The rounds, in few classes where they differ in their users and samples only."""
+    alike: dict[Any, list[Any]] = {}
     for m in counts:
         any_crowd = getattr(m, "crowd", None) == "any"
-        alike.setdefault(tuple(sorted((m.to_dict() | {"users": None}).items())) if any_crowd else m, []).append(m)
+        rest = tuple((k, v) for k, v in sorted(m.to_dict().items()) if k not in ("users", "sample"))
+        alike.setdefault(rest if any_crowd else m, []).append(m)
     found = []
     for group in alike.values():
-        if len(group) == 1:
-            found.append(_Class(fewest=group[0], most=group[0], rounds=counts[group[0]]))
+        of_numbers = {(m.users, getattr(m, "sample", m.users)): m for m in group} if len(group) > 1 else {}
+        if len(group) == 1 or not _has_room(of_numbers):
+            found += [_Class(above=m, below=m, rounds=counts[m]) for m in group]
             continue
-        of_users = {m.users: m for m in group}  # type: ignore[attr-defined]
-        most = CLASSES_SAMPLED if hasattr(group[0], "sample") else CLASSES
-        for one in _classes({n: counts[m] for n, m in of_users.items()}, most):
-            total = sum(counts[of_users[n]] for n in one)
-            found.append(_Class(fewest=of_users[one[0]], most=of_users[one[-1]], rounds=total))
+        for one in _classes({pair: counts[m] for pair, m in of_numbers.items()}, _most(group[0])):
+            above, below = (_with(group[0], _end(one, side)) for side in ("upper", "lower"))
+            found.append(_Class(above=above, below=below, rounds=sum(counts[of_numbers[pair]] for pair in one)))
     return found
 
 
-def _classes(users: Mapping[int, int], most: int) -> list[list[int]]:
-    """The numbers of users (with how many rounds have them) in so many classes at most, from the fewest up.
+def _most(m: Any) -> int:
+    """In how many classes rounds like this one are put at most."""
+    if m.sigma < _DEAR:
+        return CLASSES_DEAR
+    return CLASSES_SAMPLED if hasattr(m, "sample") else CLASSES
 
-    Of all ways to cut the sorted numbers, the one with the least sum of rounds / fewest users of the class, by
-    dynamic programming over where a class starts.
+
+def _with(m: Any, numbers: _Numbers) -> Mechanism:
+    users, sample = numbers
+    changed: Mechanism = m.replace(users=users, sample=sample) if hasattr(m, "sample") else m.replace(users=users)
+    return changed
+
+
+def _end(numbers: Iterable[_Numbers], side: Side) -> _Numbers:
+    """Users and sample that are not more private than any of these, or not less."""
+    users, samples = zip(*numbers, strict=True)
+    if side == "upper":
+        return min(users), min(max(samples), *users)
+    return max(users), min(samples)
+
+
+def _has_room(numbers: Iterable[_Numbers]) -> bool:
+    """Whether the smallest sample of the most users is one that can be described."""
+    users, sample = _end(numbers, "lower")
+    return sample >= _validate.RATE_MIN * users
+
+
+def _classes(numbers: Mapping[_Numbers, int], most: int) -> list[list[_Numbers]]:
+    """The numbers (with how many rounds have them) in so many classes at most, from the dearest down.
+
+    Of all ways to cut them, sorted by what a round costs, the one with the least sum of rounds times the cost of the
+    upper end of their class, by dynamic programming over where a class starts.
     """
-    if len(users) <= most:
-        return [[n] for n in users]
-    every = np.array(sorted(users), dtype=np.int64)
-    rounds = np.cumsum([0, *(users[n] for n in every.tolist())])
+    if len(numbers) <= most:
+        return [[pair] for pair in numbers]
+    every = sorted(numbers, key=lambda pair: (-pair[1] / pair[0] ** 2, pair))
+    users, samples = np.array(every, dtype=float).T
+    rounds = np.cumsum([0, *(numbers[pair] for pair in every)])
     starts = np.unique(np.linspace(0, len(every) - 1, min(_STARTS, len(every))).round().astype(int))
     ends = np.append(starts[1:], len(every))
     # price[i, j]: one class from start i to the end of the piece j
-    price = (rounds[ends][None, :] - rounds[starts][:, None]) / every[starts][:, None]
-    price = np.where(ends[None, :] > starts[:, None], price, np.inf)
+    fewest, largest = np.minimum.reduceat(users, starts), np.maximum.reduceat(samples, starts)
+    price = np.full((len(starts), len(starts)), np.inf)
+    for i, start in enumerate(starts):
+        n = np.minimum.accumulate(fewest[i:])
+        m = np.minimum(np.maximum.accumulate(largest[i:]), n)
+        price[i, i:] = (rounds[ends[i:]] - rounds[start]) * m / n**2
     best, cuts = price[0], []
     for _ in range(most - 1):
         # the classes before end with the piece i - 1
@@ -295,7 +340,7 @@ def _classes(users: Mapping[int, int], most: int) -> list[list[int]]:
             edges.append(int(starts[start]))
             last = start - 1
     edges = sorted({0, *edges})
-    return [every[a:b].tolist() for a, b in itertools.pairwise(edges)]
+    return [every[a:b] for a, b in itertools.pairwise(edges)]
 
 
 def _each(texts: Iterable[str]) -> str:

@@ -483,23 +483,28 @@ _WEAK = 10.0
 """From so many of 100 cases on that a test finds, where guessing finds one, a guarantee is called weak."""
 
 
+_COUNTS = {"users": "users", "sample": "sampled a round"}
+"""What may differ between runs that a sentence tells together, and its words there."""
+
+
 def _alike(runs: tuple[Run, ...]) -> tuple[Run, ...]:
-    """Runs for a sentence: where they are many, one for all that differ in the number of users only."""
+    """Runs for a sentence: where they are many, one for all that differ in the number of users and sampled only."""
     if len(runs) <= _NAMED:
         return runs
     found: dict[tuple[Any, ...], list[Run]] = {}
     for one in runs:
-        rest = tuple((k, v) for k, v in one.mechanism.items() if k != "users")
+        rest = tuple((k, v) for k, v in one.mechanism.items() if k not in _COUNTS)
         found.setdefault(rest, []).append(one)
     return tuple(_together(same) for same in found.values())
 
 
 def _together(same: list[Run]) -> Run:
-    if len(same) == 1:
-        return same[0]
-    users = [one.mechanism["users"] for one in same]
-    here = f"users = {short(users[0])}"
-    words = same[0].settings.replace(here, f"users = {short(min(users))} to {short(max(users))}", 1)
+    words = same[0].settings
+    for name, called in _COUNTS.items():
+        values = [one.mechanism.get(name, 0) for one in same]
+        least, most = min(values), max(values)
+        if least < most:
+            words = words.replace(f"{called} = {short(values[0])}", f"{called} = {short(least)} to {short(most)}", 1)
     return replace(same[0], settings=words, rounds=sum(one.rounds for one in same))
 
 

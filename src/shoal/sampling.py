@@ -47,7 +47,7 @@ class PoissonSampling(_Central):
     """Each step, each record is in the batch with probability `rate`, on a coin of its own.
 
     One round is one step. Zero-out (which is add or remove one here): P = (1 - q) N(0) + q N(1) against Q = N(0), so
-    that `dP/dQ = 1 - q + q W` (Mironov, Talwar and Zhang 2019, theorem 4; Zhu, Dong and Wang 2022, theorem 11).
+    that `dP/dQ = 1 - q + q W` (Mironov, Talwar and Zhang 2019; Zhu, Dong and Wang 2022, theorem 11).
     Replace: P against (1 - q) N(0) + q N(-1), the pair of Lebeda et al. (2024), which `engine.swap` proves to be the
     worst. Both directions are composed on their own; both ends of the bracket are of the same, true worst case.
 
@@ -131,10 +131,10 @@ class RandomAllocation(_Central):
     One pick: `BallsAndBins`. All steps: the Gaussian mechanism, `steps` times. In between from above: split the steps
     at random into `picks` blocks and pick one step from each. That draws a uniform set, so S is the mean of the
     product over blocks of block means, given the W_i, and by Jensen below such a product in the convex order: `picks`
-    rounds of balls and bins. Feldman and Shenfeld (2025, arXiv:2502.08202) reduce to one of floor(steps / picks) in
-    this way, leaving the rest of the steps out; here all are used, in blocks whose sizes differ by at most one. From
-    below: `engine.attacks.Allocation`. Persistent picks: the sums of the same step over `epochs` epochs are one sum
-    with noise sigma / sqrt(epochs).
+    rounds of balls and bins. Feldman and Shenfeld (2025, arXiv:2502.08202, lemma 3.2) reduce to one of
+    floor(steps / picks) in this way, leaving the rest of the steps out; here all are used, in blocks whose sizes differ
+    by at most one. From below: `engine.attacks.Allocation`. Persistent picks: the sums of the same step over `epochs`
+    epochs are one sum with noise sigma / sqrt(epochs).
 
     >>> RandomAllocation(steps=1_000, picks=1, sigma=1.0).epsilon(delta=1e-6).upper < 0.172
     True
@@ -184,8 +184,9 @@ class ShuffledEpochs(_Central):
     is not in a batch is in another, and the other records can tell which. From above no amplification is proved beyond
     one use an epoch: with the permutation in the clear an epoch is one Gaussian report. From below: all other vectors
     are opposite to the record's, and the attacker looks at the largest output (Chua et al. 2024, "How private are
-    DP-SGD implementations?") or at the likelihood ratio itself (`crowds.opposite`); for replace also at a crowd that
-    holds what the record is replaced by. Batches are taken to be of one size; the upper end needs no such thing.
+    DP-SGD implementations?", arXiv:2403.17673) or at the likelihood ratio itself (`crowds.opposite`); for replace also
+    at a crowd that holds what the record is replaced by. Batches are taken to be of one size; the upper end needs no
+    such thing.
 
     `claimed` gives what Poisson accounting would have said. It is not a guarantee of this mechanism.
 

@@ -24,10 +24,10 @@ from the place that is fixed (o for Poisson, x' = 0 for zero-out) as the base of
 the other two vectors: increasing functions of two standard Gaussians, whose correlation is the inner product.
 `(c + alpha u - beta v)+` with alpha, beta >= 0 is submodular, so its mean falls with the correlation, and is largest
 for opposite vectors; with both signs equal it is supermodular, and largest for equal ones (Slepian; Mueller and
-Stoyan 2002, section 3.13). For zero-out without replacement the signs are those of q and (1 - q)(1 - k): opposite for
+Stoyan 2002). For zero-out without replacement the signs are those of q and (1 - q)(1 - k): opposite for
 k > 1, equal for k < 1. For replace without replacement, k >= 1, `P - k Q = q (p_x - k' m)` with m a mixture of p_x' and
 p_o and k' = 1 + (k - 1)/q; convexity in m leaves one pair at a distance of at most 2 (Balle, Barthe and Gaboardi
-2018, theorem 2 and section 4; Zhu, Dong and Wang 2022, theorem 11). k <= 1 is the same with P and Q exchanged.
+2018, theorem 2; Zhu, Dong and Wang 2022, theorem 11). k <= 1 is the same with P and Q exchanged.
 
 The Poisson pairs are those of Mironov, Talwar and Zhang (2019) for zero-out, and for replace that of
 Lebeda, Regehr, Kamath and Steinke (2024) and of dp_accounting's `AdjacencyType.REPLACE`.
