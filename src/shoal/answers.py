@@ -311,7 +311,7 @@ def ask_rdp(parts: Bounds, orders: Any, direction: str) -> FloatArray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class Rounds:
     """Some rounds of one mechanism, in words and as data."""
 
     label: str
@@ -332,7 +332,7 @@ class Statement:
     line for each different one among the runs. `note` says what else the number rests on, if anything.
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[Rounds, ...]
     adjacency: str
     crowd: str | None
     assumption: str
@@ -483,18 +483,18 @@ _WEAK = 10.0
 """From so many of 100 cases on that a test finds, where guessing finds one, a guarantee is called weak."""
 
 
-def _alike(runs: tuple[Run, ...]) -> tuple[Run, ...]:
+def _alike(runs: tuple[Rounds, ...]) -> tuple[Rounds, ...]:
     """Runs for a sentence: where they are many, one for all that differ in the number of users only."""
     if len(runs) <= _NAMED:
         return runs
-    found: dict[tuple[Any, ...], list[Run]] = {}
+    found: dict[tuple[Any, ...], list[Rounds]] = {}
     for one in runs:
         rest = tuple((k, v) for k, v in one.mechanism.items() if k != "users")
         found.setdefault(rest, []).append(one)
     return tuple(_together(same) for same in found.values())
 
 
-def _together(same: list[Run]) -> Run:
+def _together(same: list[Rounds]) -> Rounds:
     if len(same) == 1:
         return same[0]
     users = [one.mechanism["users"] for one in same]

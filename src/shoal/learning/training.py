@@ -191,7 +191,7 @@ class Run:
         # Unless rounds were lost, no more are paid for than done, and those are affordable.
         return self.done >= self.rounds or (self.spent > self.done and self.spent >= self.allowed)
 
-    def step(self) -> protocol.Round:
+    def step(self) -> protocol.Collected:
         """One round: reports, sum, update of the weights."""
         source = Source(seed=self.config.seed, round=self.done + 1)
         result = protocol.run_round(self.mechanism, self.clients, self.model, source, path=self.config.path)
@@ -215,7 +215,7 @@ class Run:
         self.done += 1
         self.spent += 1
 
-    def evaluate(self, result: protocol.Round) -> Row:
+    def evaluate(self, result: protocol.Collected) -> Row:
         last = networks.accuracy(self.model, *self.test)
         if self.config.average:
             present = [w.clone() for w in networks.weights(self.model)]

@@ -11,7 +11,7 @@ import typer
 from shoal.cli import options as opt
 
 if TYPE_CHECKING:
-    from shoal.audit import Row
+    from shoal.audit import Finding
 
 
 def audit(
@@ -31,7 +31,7 @@ def audit(
         str | None,
         typer.Option(metavar="T", help="Rounds, in all of which the crowd is the same. [default: 1, or the run's]"),
     ] = None,
-    adjacency: opt.Adjacency = opt.AdjacencyChoice.zero_out,
+    adjacency: opt.AdjacencyOption = opt.AdjacencyChoice.zero_out,
     shapes: Annotated[
         str | None,
         typer.Option(
@@ -112,7 +112,7 @@ def _refuse_beside_run(given: dict[str, Any]) -> None:
 
 def _of_mechanism(
     described: opt.Description, adjacency: opt.AdjacencyChoice, asked: dict[str, Any], games: dict[str, Any]
-) -> tuple[list[Row], Any, dict[str, Any]]:
+) -> tuple[list[Finding], Any, dict[str, Any]]:
     """The games against simulated rounds of a mechanism."""
     from shoal.audit import audit as play
     from shoal.cli import show
@@ -136,7 +136,7 @@ def _of_run(
     seed: float,
     confidence: float,
     claim: float | None,
-) -> tuple[list[Row], Any, dict[str, Any]]:
+) -> tuple[list[Finding], Any, dict[str, Any]]:
     """The game against the training of a run folder."""
     from shoal import _validate, learning
     from shoal.cli import show
@@ -170,7 +170,7 @@ def _of_run(
     return [row], config.mechanism, asked
 
 
-def _tell(rows: list[Row], m: Any, asked: dict[str, Any], as_json: bool, plot: Path | None) -> None:
+def _tell(rows: list[Finding], m: Any, asked: dict[str, Any], as_json: bool, plot: Path | None) -> None:
     """Show the rows; exit code 1 if one contradicts its claim."""
     from shoal.cli import show
 
@@ -194,7 +194,7 @@ def _tell(rows: list[Row], m: Any, asked: dict[str, Any], as_json: bool, plot: P
         raise typer.Exit(code=1)
 
 
-def _listed(row: Row) -> dict[str, Any]:
+def _listed(row: Finding) -> dict[str, Any]:
     from shoal.cli import show
 
     def bracket(value: Any) -> dict[str, float] | None:
@@ -215,7 +215,7 @@ def _listed(row: Row) -> dict[str, Any]:
     }
 
 
-def _table(rows: list[Row], m: Any, asked: dict[str, Any]) -> None:
+def _table(rows: list[Finding], m: Any, asked: dict[str, Any]) -> None:
     from shoal.cli import show
 
     def upper(bound: Any) -> str:
@@ -246,7 +246,7 @@ def _table(rows: list[Row], m: Any, asked: dict[str, Any]) -> None:
     )
 
 
-def _picture(rows: list[Row], m: Any, asked: dict[str, Any], file: Path) -> Path:
+def _picture(rows: list[Finding], m: Any, asked: dict[str, Any], file: Path) -> Path:
     from shoal.cli import show
     from shoal.plots import draw_rows
 

@@ -19,8 +19,8 @@ def compare(
     *,
     delta: opt.Delta,
     described: opt.Described,
-    rounds: opt.Rounds = "1",
-    adjacency: opt.Adjacency = opt.AdjacencyChoice.zero_out,
+    rounds: opt.RoundsOption = "1",
+    adjacency: opt.AdjacencyOption = opt.AdjacencyChoice.zero_out,
     as_json: opt.Json = False,
     plot: opt.Plot = None,
 ) -> None:

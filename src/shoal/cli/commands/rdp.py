@@ -23,12 +23,12 @@ def rdp(
     *,
     described: opt.Described,
     orders: Annotated[str, typer.Option(metavar="L[,L…]", help="Rényi orders above 1.")] = "2,4,8,16,32,64",
-    rounds: opt.Rounds = "1",
+    rounds: opt.RoundsOption = "1",
     delta: Annotated[
         str | None, typer.Option(metavar="D", help="Also the order that is best for this delta, and its epsilon.")
     ] = None,
-    crowd: opt.Crowd = None,
-    adjacency: opt.Adjacency = opt.AdjacencyChoice.zero_out,
+    crowd: opt.CrowdOption = None,
+    adjacency: opt.AdjacencyOption = opt.AdjacencyChoice.zero_out,
     as_json: opt.Json = False,
     plot: opt.Plot = None,
 ) -> None:

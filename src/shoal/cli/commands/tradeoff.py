@@ -22,9 +22,9 @@ def tradeoff(
         str, typer.Option(metavar="F[,F…]", help="False positive rates of the attacker.")
     ] = "0.001,0.01,0.1",
     described: opt.Described,
-    rounds: opt.Rounds = "1",
-    crowd: opt.Crowd = None,
-    adjacency: opt.Adjacency = opt.AdjacencyChoice.zero_out,
+    rounds: opt.RoundsOption = "1",
+    crowd: opt.CrowdOption = None,
+    adjacency: opt.AdjacencyOption = opt.AdjacencyChoice.zero_out,
     accuracy: opt.Accuracy = 1e-3,
     as_json: opt.Json = False,
     plot: opt.Plot = None,
