@@ -13,7 +13,7 @@ SOURCE = pathlib.Path(__file__).parents[1] / "src" / "shoal"
 # one package may import each other (but not in a circle).
 RANKS = [
     {"engine.numeric"},
-    {"_extras", "_validate"},
+    {"_extras", "_files", "_runs", "_validate", "_written"},
     {"interval"},
     {"engine.laplace", "engine.panels", "engine.levels", "engine.gaussian"},
     {"engine.ratio"},

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from shoal.cli import parse
+from shoal._written import number
 
 if TYPE_CHECKING:
     from shoal.mechanisms import Mechanism
@@ -108,7 +108,7 @@ class Description:
             if self.fields.get(name) and text is None:
                 raise ValueError(f"{name} must be given for {self.kind}: add --{name.replace('_', '-')}")
             if text is not None:
-                found[name] = text if isinstance(text, bool) else parse.number(name, text)
+                found[name] = text if isinstance(text, bool) else number(name, text)
         return kinds()[self.kind](**{**found, **known})
 
     def variants(

@@ -7,7 +7,6 @@ holds a half-written or wrong one; what is read from the cache is checked again.
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import hashlib
 import os
@@ -26,6 +25,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from shoal import _files
 
 Bytes = npt.NDArray[np.uint8]
 Fetched = Callable[[str, int, int | None], None]
@@ -394,20 +395,10 @@ def _make(folder: Path) -> None:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """The file appears complete or not at all, also if the machine stops or the disk is full."""
-    temporary: str | None = None
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        _files.replace(path, [content], alone=False)
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error.strerror}") from None
-    finally:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
 
 
 # ---------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shoal._written import number
 from shoal.cli import options as opt
 
 if TYPE_CHECKING:
@@ -82,12 +83,12 @@ def audit(
     if plot is not None:
         check(plot)
     numbers: dict[str, Any] = {
-        "seed": parse.number("seed", seed),
-        "confidence": parse.number("confidence", confidence),
-        "claim": None if claim is None else parse.number("claim", claim),
+        "seed": number("seed", seed),
+        "confidence": number("confidence", confidence),
+        "claim": None if claim is None else number("claim", claim),
     }
-    played = None if trials is None else parse.number("trials", trials)
-    times = None if rounds is None else parse.number("rounds", rounds)
+    played = None if trials is None else number("trials", trials)
+    times = None if rounds is None else number("rounds", rounds)
     if run is not None:
         _refuse_beside_run({"mechanism": described.kind or None, **described.given, "delta": delta, "shapes": shapes})
         found = _of_run(run, data_dir, times, played, **numbers)
@@ -99,7 +100,7 @@ def audit(
             "dimensions": parse.numbers("dimensions", dimensions),
             "trials": played,
         }
-        asked = {"delta": parse.number("delta", delta), "rounds": 1 if times is None else times, **numbers}
+        asked = {"delta": number("delta", delta), "rounds": 1 if times is None else times, **numbers}
         found = _of_mechanism(described, adjacency, asked, games)
     _tell(*found, as_json, plot)
 

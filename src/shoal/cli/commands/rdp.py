@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shoal._written import number
 from shoal.cli import options as opt
 
 if TYPE_CHECKING:
@@ -50,8 +51,8 @@ def rdp(
     if plot is not None:
         check(plot)
     values = _validate.orders(parse.numbers("orders", orders))
-    count = _validate.rounds(parse.number("rounds", rounds))
-    small = None if delta is None else _validate.delta(parse.number("delta", delta))
+    count = _validate.rounds(number("rounds", rounds))
+    small = None if delta is None else _validate.delta(number("delta", delta))
     variants = described.variants(crowd, adjacency)
     with show.busy(variants[0][1]):
         rows = [row for which, m in variants for row in _curve(which, m, values, count)]

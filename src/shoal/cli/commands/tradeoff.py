@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shoal._written import number
 from shoal.cli import options as opt
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def tradeoff(
     if plot is not None:
         check(plot)
     rates = [_validate.delta(f, "fpr") for f in parse.numbers("fpr", fpr)]
-    count = _validate.rounds(parse.number("rounds", rounds))
+    count = _validate.rounds(number("rounds", rounds))
     variants = described.variants(crowd, adjacency)
     rows = []
     for which, m in variants:
