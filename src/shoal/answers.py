@@ -54,7 +54,7 @@ class Question:
     any_crowd: Callable[[Parts, float, float], float]
     name: str
     """What is asked, in words, with a place for its value."""
-    by_rdp: Callable[[tuple[rdp.Part, ...], float, FloatArray | None], float] | None = None
+    by_rdp: Callable[[tuple[rdp.Repeated, ...], float, FloatArray | None], float] | None = None
     threshold: Callable[[float, float], float] = lambda value, answer: 0.0
     """The loss at which the best attack on one round decides, from the question and its answer."""
 

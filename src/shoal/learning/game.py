@@ -32,11 +32,11 @@ from torch import Tensor
 
 from shoal import _validate
 from shoal.audit import CONFIDENCE, Finding, choose, lower_bound
-from shoal.engine.numeric import FloatArray
+from shoal.engine.numeric import FloatArray, IntArray
 from shoal.learning import protocol
 from shoal.learning.clipping import MICROBATCH, clipped_each, trainable
 from shoal.learning.data import Dataset, Records
-from shoal.learning.randomness import IntArray, Source
+from shoal.learning.randomness import Source
 from shoal.learning.training import CHECKPOINT, Config, Run
 from shoal.mechanisms import Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle
 

@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shoal.engine.numeric import IntArray
 from shoal.learning import randomness as rand
 from shoal.learning.clipping import MICROBATCH, ClippedSum, clipped_each, clipped_sum
-from shoal.learning.randomness import IntArray, Randomness
+from shoal.learning.randomness import Randomness
 from shoal.mechanisms import LocalGaussian, Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle
 from shoal.sampling import PoissonSampling
 
