@@ -12,7 +12,7 @@ import pytest
 
 import shoal
 from shoal import calibrate
-from shoal.answers import Intervals, Run, Statement
+from shoal.answers import Intervals, Rounds, Statement
 from shoal.interval import Interval, outwards, rounded, short
 
 CHECK_IN = shoal.ShuffledCheckIn(users=1_000, rate=0.1, sigma=4.0, crowd="identical")
@@ -80,7 +80,7 @@ def test_one_of_epsilon_and_delta_is_given():
 
 def test_methods_in_words():
     common = {
-        "runs": (Run(label="x", settings="", rounds=1, mechanism={}),), "adjacency": "zero-out", "crowd": None,
+        "runs": (Rounds(label="x", settings="", rounds=1, mechanism={}),), "adjacency": "zero-out", "crowd": None,
         "assumption": "nothing", "trust": "nobody", "asked": "epsilon", "given": 1e-5, "accuracy": 1e-3,
     }  # fmt: skip
 

@@ -9,18 +9,13 @@ import sys
 import numpy as np
 import pytest
 from scipy.stats import binomtest
-from typer.testing import CliRunner
 
+from helpers import run
 from shoal import LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle
 from shoal import audit as module
 from shoal.audit import Game, audit, clopper_pearson, crowd, lower_bound
-from shoal.cli.app import app
 
 STRONG = Shuffle(users=5, sigma=0.5)
-
-
-def run(*words):
-    return CliRunner().invoke(app, ["audit", *(str(w) for w in words)], env={"COLUMNS": "120"})
 
 
 def game(mechanism, shape="identical", dimension=1, rounds=1):
@@ -362,7 +357,7 @@ ASK = ("shuffle", "--users", 5, "--sigma", 0.5, "--delta", "1e-3", "--trials", 4
 
 
 def test_json_equals_the_python_interface():
-    result = run(*ASK, "--json", "--seed", 5)
+    result = run("audit", *ASK, "--json", "--seed", 5)
     assert result.exit_code == 0
     found = json.loads(result.stdout)
     rows = audit(STRONG, delta=1e-3, trials=4000, seed=5)
@@ -374,7 +369,7 @@ def test_json_equals_the_python_interface():
 
 
 def test_the_table_says_everything():
-    result = run(*ASK)
+    result = run("audit", *ASK)
     assert result.exit_code == 0
     text = " ".join(result.stdout.split())
     for word in ("zero-out adjacency", "4,000 games", "confidence 0.999", "Clopper–Pearson", "14 rates", "seed 0"):
@@ -411,6 +406,6 @@ def test_a_false_claim_ends_with_exit_code_1(tmp_path):
     ],
 )
 def test_the_command_refuses_with_exit_code_2(words, message):
-    result = run(*words)
+    result = run("audit", *words)
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())

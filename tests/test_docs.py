@@ -2,7 +2,6 @@
 
 import doctest
 import json
-import pathlib
 import re
 import shlex
 import sys
@@ -13,12 +12,12 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner
 
+from helpers import ROOT
 from shoal import ShuffledCheckIn
 from shoal.cli.app import app
 from shoal.interval import rounded
 from shoal.paper.reproduce import PACKAGED_RUN
 
-ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "README.md"]
 if sys.version_info < (3, 11):
     PAGES.remove(ROOT / "docs" / "howto" / "flower.md")  # Flower needs Python 3.11

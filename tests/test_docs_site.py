@@ -1,7 +1,6 @@
 """The site builds with warnings as errors, without a network, and its navigation follows the files."""
 
 import os
-import pathlib
 import runpy
 import shutil
 import subprocess
@@ -9,7 +8,8 @@ import sys
 
 import pytest
 
-ROOT = pathlib.Path(__file__).parents[1]
+from helpers import ROOT
+
 pytest.importorskip("mkdocs", reason="the docs extra is not installed")
 pytest.importorskip("mkdocstrings", reason="the docs extra is not installed")
 

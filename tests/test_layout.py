@@ -2,6 +2,7 @@
 
 import ast
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -13,7 +14,7 @@ SOURCE = pathlib.Path(__file__).parents[1] / "src" / "shoal"
 # one package may import each other (but not in a circle).
 RANKS = [
     {"engine.numeric"},
-    {"_extras", "_validate"},
+    {"_extras", "_files", "_runs", "_validate", "_written"},
     {"interval"},
     {"engine.laplace", "engine.panels", "engine.levels", "engine.gaussian"},
     {"engine.ratio"},
@@ -221,3 +222,46 @@ def test_help_needs_no_numerics():
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip().endswith("[]")
+
+
+ALLOWED = {
+    "ShuffleAccountant": "one for each framework, under the name that its users look for",
+}
+"""Names of types that two modules may define, and why."""
+
+
+def types(source=SOURCE):
+    """For each public class or alias of a type (a name in CamelCase) the modules that define it."""
+    found = {}
+    for path in sorted(source.rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            given = [t.id for t in targets if isinstance(t, ast.Name) and t.id[0].isupper() and not t.id.isupper()]
+            for name in [node.name] if isinstance(node, ast.ClassDef) else given:
+                if not is_private(name):
+                    found.setdefault(name, []).append(names(path, source))
+    return found
+
+
+def limits(source=SOURCE):
+    """For each name of a number of users at most the modules that define it."""
+    found = {}
+    for path in sorted(source.rglob("*.py")):
+        for name in re.findall(r"^_?(\w*USERS_MAX)\b[^=\n]*= ", path.read_text(), re.MULTILINE):
+            found.setdefault(name, []).append(names(path, source))
+    return found
+
+
+@pytest.mark.parametrize("defined_in", [types, limits])
+def test_a_name_has_one_meaning(defined_in):
+    twice = {name: where for name, where in defined_in().items() if len(where) > 1}
+    assert set(twice) <= set(ALLOWED), twice
+
+
+def test_the_rule_on_names_bites(tmp_path):
+    package = tmp_path / "shoal"
+    package.mkdir()
+    (package / "a.py").write_text("class Row:\n    pass\nclass _Own:\n    pass\nUSERS_MAX = 1\n")
+    (package / "b.py").write_text("Row = tuple[int, int]\nclass _Own:\n    pass\n_USERS_MAX, X = 1, 2\n")
+    assert types(package) == {"Row": ["shoal.a", "shoal.b"]}
+    assert limits(package) == {"USERS_MAX": ["shoal.a", "shoal.b"]}

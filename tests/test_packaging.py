@@ -10,8 +10,8 @@ import sys
 import pytest
 
 import shoal
+from helpers import ROOT
 
-ROOT = pathlib.Path(__file__).parents[1]
 PROJECT = (ROOT / "pyproject.toml").read_text()
 EXTRAS = set(re.findall(r"^([\w-]+) = \[", PROJECT.split("[project.optional-dependencies]")[1].split("\n[")[0], re.M))
 BARE = "shoal" + "["  # an extra of somebody else's package

@@ -2,7 +2,8 @@
 
 import pathlib
 
-ROOT = pathlib.Path(__file__).parents[1]
+from helpers import ROOT
+
 COLUMNS = {
     "opposite crowd ≥": "opposite crowd (below)",
     "ours ≤": "ours",

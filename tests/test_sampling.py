@@ -63,6 +63,24 @@ def exact_delta(here, there, other, rate, sigma, epsilon):
         return float(above(here) - t * above(there))
 
 
+@pytest.mark.parametrize("fpr", [0.01, 0.1, 0.4])
+@pytest.mark.parametrize(("records", "sigma"), [(60, 1.258), (1360, 4.439), (20, 0.5)])
+def test_attacks_on_one_fixed_batch(records, sigma, fpr):
+    """The best tests, by likelihood ratios on a fine grid, of the others on either side, told apart either way."""
+    rate, y = 10 / records, np.linspace(-12.0, 12.0, 400_001)
+    best = 0.0
+    for other in (-1.0, 1.0):
+        mixtures = [
+            (1 - rate) * stats.norm.pdf(y - other / sigma) + rate * stats.norm.pdf(y - x / sigma) for x in (0, 1)
+        ]
+        for q, p in (mixtures, mixtures[::-1]):
+            order = np.argsort(-p / q)
+            best = max(best, np.interp(fpr, *((y[1] - y[0]) * np.cumsum(law[order]) for law in (q, p))))
+    found = FixedBatch(records=records, batch=10, sigma=sigma).tradeoff(fpr)
+    assert found.lower <= best * (1 + 1e-6) <= found.upper * (1 + 2e-6)
+    assert found.lower >= 0.98 * best
+
+
 @pytest.mark.parametrize(("kind", "adjacency"), PLACES)
 @pytest.mark.parametrize(("rate", "sigma", "epsilon"), [(0.1, 1.0, 1.0), (0.001, 0.5, 2.0), (0.9, 3.0, 0.3)])
 def test_one_step_against_high_precision(kind, adjacency, rate, sigma, epsilon):

@@ -54,7 +54,7 @@ class Question:
     any_crowd: Callable[[Parts, float, float], float]
     name: str
     """What is asked, in words, with a place for its value."""
-    by_rdp: Callable[[tuple[rdp.Part, ...], float, FloatArray | None], float] | None = None
+    by_rdp: Callable[[tuple[rdp.Repeated, ...], float, FloatArray | None], float] | None = None
     threshold: Callable[[float, float], float] = lambda value, answer: 0.0
     """The loss at which the best attack on one round decides, from the question and its answer."""
 
@@ -311,7 +311,7 @@ def ask_rdp(parts: Bounds, orders: Any, direction: str) -> FloatArray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class Rounds:
     """Some rounds of one mechanism, in words and as data."""
 
     label: str
@@ -332,7 +332,7 @@ class Statement:
     line for each different one among the runs. `note` says what else the number rests on, if anything.
     """
 
-    runs: tuple[Run, ...]
+    runs: tuple[Rounds, ...]
     adjacency: str
     crowd: str | None
     assumption: str
@@ -487,18 +487,18 @@ _COUNTS = {"users": "users", "sample": "sampled a round"}
 """What may differ between runs that a sentence tells together, and its words there."""
 
 
-def _alike(runs: tuple[Run, ...]) -> tuple[Run, ...]:
+def _alike(runs: tuple[Rounds, ...]) -> tuple[Rounds, ...]:
     """Runs for a sentence: where they are many, one for all that differ in the number of users and sampled only."""
     if len(runs) <= _NAMED:
         return runs
-    found: dict[tuple[Any, ...], list[Run]] = {}
+    found: dict[tuple[Any, ...], list[Rounds]] = {}
     for one in runs:
         rest = tuple((k, v) for k, v in one.mechanism.items() if k not in _COUNTS)
         found.setdefault(rest, []).append(one)
     return tuple(_together(same) for same in found.values())
 
 
-def _together(same: list[Run]) -> Run:
+def _together(same: list[Rounds]) -> Rounds:
     words = same[0].settings
     for name, called in _COUNTS.items():
         values = [one.mechanism.get(name, 0) for one in same]

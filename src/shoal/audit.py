@@ -58,7 +58,7 @@ DIMENSIONS = (1, 2, 8)
 CONFIDENCE = 0.999
 
 Progress = Callable[[str, float], None]
-"""Told what is being played, and how much of the whole audit is done (0 to 1)."""
+"""Told what is done next, in words, and how much of the whole work is done (0 to 1)."""
 
 _MOST_TRIALS = 10**9
 _MOST_COORDINATES = 10**7
@@ -84,7 +84,7 @@ _CHOOSING_TRIALS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class Finding:
     """What the games against one crowd show.
 
     `dimensions` are those in which this is the same game: coordinates in which nobody's vector
@@ -146,7 +146,7 @@ def audit(
     confidence: float = CONFIDENCE,
     claim: float | None = None,
     progress: Progress | None = None,
-) -> list[Row]:
+) -> list[Finding]:
     """Play the distinguishing game against crowds of several shapes; one row for each.
 
     The claim under attack is the mechanism's certified epsilon at `delta` after `rounds` rounds, for
@@ -187,7 +187,7 @@ def audit(
                 progress(game.shape, min(1.0, done / all_work))
 
         found = _measure(game, delta=delta, trials=trials, alpha=alpha, seed=seed, played=played)
-        row = Row(
+        row = Finding(
             shape=game.shape,
             dimensions=game.dimensions,
             test="optimal" if game.exact else "trained",

@@ -39,7 +39,7 @@ from shoal.answers import (
     How,
     Intervals,
     Method,
-    Run,
+    Rounds,
     Statement,
     ask_delta,
     ask_epsilon,
@@ -538,6 +538,6 @@ def bounds(rounds: Iterable[tuple[Mechanism, int]]) -> Bounds:
     return Bounds(upper=upper, identical=identical, opposite=opposite)
 
 
-def run(mechanism: Mechanism, rounds: int) -> Run:
+def run(mechanism: Mechanism, rounds: int) -> Rounds:
     """Some rounds of a mechanism, for a `Statement`."""
-    return Run(label=mechanism.label, settings=mechanism.settings, rounds=rounds, mechanism=mechanism.to_dict())
+    return Rounds(label=mechanism.label, settings=mechanism.settings, rounds=rounds, mechanism=mechanism.to_dict())

@@ -42,7 +42,7 @@ _POINTLESS = 20.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class Protection:
     """What the noise is worth to those whom one trusts: the shuffler, or (None) nobody."""
 
     users: int | None
@@ -65,7 +65,7 @@ class Worth:
     promised: float | None
     delta: float
     rounds: int
-    rows: tuple[Row, ...]
+    rows: tuple[Protection, ...]
     note: str = ""
 
     def sentence(self) -> str:
@@ -180,10 +180,10 @@ def gaussian(
     for adjacency, move in _MOVES.items():
         width = move * math.sqrt(count) * (norm / std) if std > 0.0 else math.inf
         alone = gaussian_epsilon(width, small)
-        rows.append(Row(users=None, adjacency=adjacency, epsilon=alone))
+        rows.append(Protection(users=None, adjacency=adjacency, epsilon=alone))
         if crowd is not None:
             shuffled = _shuffled(std / norm, adjacency, crowd, small, count, alone)
-            rows.append(Row(users=crowd, adjacency=adjacency, epsilon=shuffled))
+            rows.append(Protection(users=crowd, adjacency=adjacency, epsilon=shuffled))
     return Worth(
         tool=tool, noise="Gaussian noise" if std > 0.0 else "no noise, that is noise", deviation=std, sigma=std / norm,
         promised=promised, delta=small, rounds=count, rows=tuple(rows), note=note,
@@ -279,7 +279,7 @@ def nvflare_svt(
     released = sent * each
     if sent <= 10**6:
         released = min(released, optimal_composition(epsilon=each, delta=0, rounds=sent, delta_total=small))
-    row = Row(
+    row = Protection(
         users=None,
         adjacency="replace",
         epsilon=Interval(lower=0.0, upper=math.nextafter(released + count * choice, math.inf)),
@@ -299,7 +299,7 @@ def nvflare_percentile() -> Worth:
     >>> nvflare_percentile().rows[0].epsilon.upper
     inf
     """
-    row = Row(users=None, adjacency="replace", epsilon=Interval(lower=0.0, upper=math.inf))
+    row = Protection(users=None, adjacency="replace", epsilon=Interval(lower=0.0, upper=math.inf))
     return Worth(
         tool="NVFLARE's PercentilePrivacy", noise="no noise, that is noise", deviation=0.0, sigma=None, promised=None,
         delta=1e-5, rounds=1, rows=(row,), note="Small numbers are left out and large ones cut: that hides nobody.",

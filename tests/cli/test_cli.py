@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import shoal
+from helpers import run
 from shoal import LocalGaussian, Shuffle, ShuffledCheckIn, worth
 from shoal.cli import options, parse, show
 from shoal.cli.app import app
@@ -18,10 +19,6 @@ from shoal.mechanisms import MECHANISMS, Mechanism, parameter
 
 CHECK_IN = ["check-in", "--users", "60000", "--rate", "0.1", "--sigma", "5"]
 SHUFFLE = ["shuffle", "--users", "60000", "--sigma", "9.48"]
-
-
-def run(*words):
-    return CliRunner().invoke(app, [str(w) for w in words], env={"COLUMNS": "200"})
 
 
 def rows(*words):

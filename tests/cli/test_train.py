@@ -11,18 +11,13 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
 
+from helpers import run
 from shoal import ShuffledCheckIn
 from shoal.cli import live
-from shoal.cli.app import app
 from shoal.cli.recipes import PRESETS
 
 SHORT = ["--users", 400, "--rate", 0.5, "--sigma", 3, "--rounds", 6, "--evaluate-every", 2, "--checkpoint-every", 2]
-
-
-def run(*words):
-    return CliRunner().invoke(app, [str(w) for w in words], env={"COLUMNS": "200"})
 
 
 def test_a_run_folder(tmp_path):

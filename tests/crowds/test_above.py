@@ -1,14 +1,13 @@
 """Any crowd through the public interface: values, laws it obeys, the way through zero, what 0.1 gave."""
 
 import itertools
-import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 from scipy import stats
 
+from helpers import reference
 from shoal import Accountant, LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle, calibrate
 from shoal.answers import EPSILON, How
 from shoal.crowds.replace import ByZero, Replace
@@ -50,7 +49,7 @@ def test_values(m, delta, rounds, known):
     assert back.upper == pytest.approx(delta, rel=0.02)
 
 
-OLD = json.loads((Path(__file__).parents[1] / "reference" / "any_crowd.json").read_text())
+OLD = reference("any_crowd")
 PARTS = 24
 
 

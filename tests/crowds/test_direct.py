@@ -6,18 +6,16 @@ import itertools
 import math
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from scipy import special
 
 import shoal
+from helpers import Array
 from shoal.crowds import direct, exchange, replace
 from shoal.crowds.direct import Score
 from shoal.crowds.exchange import Exchange
 from shoal.crowds.thinning import Thinning
 from shoal.engine.ratio import Lognormal
-
-Array = npt.NDArray[np.float64]
 
 
 def bound(users: int, sigma: float, epsilon: float, at: float = -math.inf, rate: float = 1.0, half: int = 64) -> float:

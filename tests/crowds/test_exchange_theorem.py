@@ -31,7 +31,8 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import binom, hypergeom, qmc
 
-Array = npt.NDArray[np.float64]
+from helpers import Array
+
 ROUND_OFF = 1e-11
 
 

@@ -143,7 +143,7 @@ def contracted(r: float, a: float, v: float, step: float, size: int) -> np.ndarr
 @pytest.mark.parametrize("v", [0.95, 1.0, 1.1])
 def test_a_group_is_above_any_mixture_of_places_in_an_interval(v: float) -> None:
     r, size, step, cells = 0.4, 6, 2e-3, 2**14
-    plan = groups.Plan(size=size, cuts=(-1.0, -0.5, 0.2, 1.0), at=-math.inf)
+    plan = groups.Division(size=size, cuts=(-1.0, -0.5, 0.2, 1.0), at=-math.inf)
     nodes = groups.Nodes(value=np.array([v]), chance=np.ones((1, 1)), beyond=np.zeros(1), weight=np.ones(1))
     batch = groups._groups(Lognormal(scale=1.0 / r), Thinning.of(r, -math.inf), plan, nodes, 128, 1e-20)
     assert batch.stretch[0] < 1e-6
@@ -249,7 +249,7 @@ def test_every_crowd_is_below_the_law_of_small_groups(
     monkeypatch.setattr(exchange, "_SENDERS", 0.0)  # so few would be taken by size, where there are no groups
     few = FEW[name]
     drawn = few.sample is not None
-    plan = groups.Plan(size=2, cuts=(-1.0, -0.3, 1.0), at=-math.inf if drawn else at, drawn=drawn)
+    plan = groups.Division(size=2, cuts=(-1.0, -0.3, 1.0), at=-math.inf if drawn else at, drawn=drawn)
     bound = exchange._refined(few, plan, 512, 1e-24)
     n, sigma = few.users, few.ratio.scale
     silent, sent = (1.0, 1.0) if drawn else (1.0 - few.ratio.rate, few.ratio.rate)
@@ -374,11 +374,11 @@ def test_users_of_a_fixed_size_are_counted_to_the_safe_side() -> None:
 def test_users_aside_alone_are_the_law_that_bounds_them() -> None:
     """No groups: f is v. With one group more, both parts count in full."""
     ratio, thin = Lognormal(scale=5.0), Thinning.of(0.2, -math.inf)
-    plan = groups.Plan(size=4, cuts=(-1.0, -0.3, 1.0), at=-math.inf)
+    plan = groups.Division(size=4, cuts=(-1.0, -0.3, 1.0), at=-math.inf)
     law = PricedLaw(gap=np.array([-0.4, 0.0, 0.1, 0.3]), mass=np.array([0.1, 0.7, 0.1, 0.1]), infinite=0.0)
 
     def priced(kept: int) -> Prices:
-        case = groups.Case(kept=kept, aside=plan.aside, law=0, groups=plan.groups(kept), chance=1.0)
+        case = groups.Grouped(kept=kept, aside=plan.aside, law=0, groups=plan.groups(kept), chance=1.0)
         return groups.prices(ratio, thin, plan, {0: law}, [case], 0.0, 0.0, 96, 1e-20)
 
     at = np.array([-0.3, -0.1, 0.0, 0.05, 0.2])

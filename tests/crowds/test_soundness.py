@@ -29,9 +29,9 @@ import pytest
 from scipy.special import ndtr
 from scipy.stats import hypergeom
 
+from helpers import Array
 from shoal import Interval, LocalGaussian, Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle
 
-Array = npt.NDArray[np.float64]
 ROUND_OFF = 1e-13
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import pathlib
 from typing import Any
 
 import numpy as np
@@ -13,20 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import special
 
+from helpers import described, reference
 from shoal import Shuffle
 from shoal.engine import certify, compose, moments
 from shoal.engine.ratio import Lognormal
 from shoal.engine.rounds import Identical
 from shoal.interval import Interval
 
-REFERENCES: list[dict[str, Any]] = json.loads(
-    pathlib.Path(__file__).parents[1].joinpath("reference", "hockey_sticks.json").read_text()
-)
+REFERENCES = reference("hockey_sticks")
 DIRECTIONS = ("forward", "reverse")
-
-
-def described(users: int, scale: float, rate: float = 1.0, weight: float = 1.0) -> Identical:
-    return Identical(ratio=Lognormal(scale=scale, rate=rate), users=users, weight=weight)
 
 
 def epsilon(mean: Identical, delta: float, rounds: int = 1, accuracy: float = 1e-3) -> Interval:

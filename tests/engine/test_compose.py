@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from scipy import interpolate, optimize, special
 
+from helpers import described
 from shoal.engine import certify, compose
 from shoal.engine.law import Pair, mean_law
 from shoal.engine.numeric import Direction, FloatArray, Side
-from shoal.engine.ratio import Lognormal
 from shoal.engine.rounds import Identical, Round
 
 DIRECTIONS: tuple[Direction, Direction] = ("forward", "reverse")
@@ -24,10 +24,6 @@ RARE = [
     (10**7, 0.5, 1.0),
     (60_000, 0.3, 0.001),
 ]
-
-
-def described(users: int, scale: float, rate: float = 1.0) -> Identical:
-    return Identical(ratio=Lognormal(scale=scale, rate=rate), users=users)
 
 
 def twice(pair: Pair, epsilon: float) -> float:

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import json
 import math
-import pathlib
 from typing import Any
 
 import numpy as np
 import pytest
 
+from helpers import described, reference
 from shoal.engine import law, levels
 from shoal.engine.law import mean_law
 from shoal.engine.ratio import Lognormal
 from shoal.engine.rounds import Identical
 
-REFERENCES: list[dict[str, Any]] = json.loads(
-    pathlib.Path(__file__).parents[1].joinpath("reference", "hockey_sticks.json").read_text()
-)
+REFERENCES = reference("hockey_sticks")
 BUDGET = 1e-24
 KINDS = sorted({(r["users"], r["scale"], r["rate"], r["weight"]) for r in REFERENCES})
 SOME = [(1, 1.0, 1.0, 1.0), (2, 0.3, 0.5, 1.0), (10, 0.2, 1.0, 1.0), (1000, 1.0, 1.0, 0.1), (60_000, 9.48, 0.01, 1.0),
         (10**7, 0.3, 1.0, 1.0), (10**8, 1000.0, 1.0, 1.0), (10**8, 0.5, 1e-6, 1.0)]  # fmt: skip
-
-
-def described(users: int, scale: float, rate: float, weight: float) -> Identical:
-    return Identical(ratio=Lognormal(scale=scale, rate=rate), users=users, weight=weight)
 
 
 def hockey_stick(pair: law.Pair, epsilon: float) -> float:

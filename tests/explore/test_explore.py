@@ -51,7 +51,7 @@ def test_numbers_as_people_write_them(text, value):
     assert setting.number("x", text) == value
 
 
-@pytest.mark.parametrize("text", ["", "abc", "1/0", "1/2/3", "1,00", "10,0000", "1e-5e", "9" * 61, "1e999/1e999x"])
+@pytest.mark.parametrize("text", ["", "abc", "1/0", "1/2/3", "1,00", "10,0000", "1e-5e", "1e999/1e999x"])
 def test_what_is_no_number_is_refused_in_one_sentence(text):
     with pytest.raises(ValueError, match=r"^users must be a number such as .*, got '"):
         setting.number("users", text)

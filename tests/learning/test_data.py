@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from shoal.learning import data
-from shoal.learning.data import FILES, DataError, Source, load, obtain
+from shoal.learning.data import FILES, DataError, Download, load, obtain
 
 
 def idx(array):
@@ -36,7 +36,7 @@ def raw():
 
 @pytest.fixture(scope="module")
 def source(raw):
-    return Source(name="tiny", sha256={f: hashlib.sha256(c).hexdigest() for f, c in raw.items()})
+    return Download(name="tiny", sha256={f: hashlib.sha256(c).hexdigest() for f, c in raw.items()})
 
 
 def fill(folder, raw, gz=False):

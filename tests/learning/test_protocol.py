@@ -11,7 +11,7 @@ from torch import nn
 from shoal import LocalGaussian, PoissonSampling, Shuffle, ShuffledCheckIn, SubsampledShuffle
 from shoal.learning import protocol, randomness
 from shoal.learning.clipping import clipped_each
-from shoal.learning.protocol import Clients, Shuffler, run_round
+from shoal.learning.protocol import Clients, run_round, shuffled
 from shoal.learning.randomness import SeededRandomness, Source, SystemRandomness
 
 USERS, CLIP, SIGMA = 40, 0.5, 3.0
@@ -163,9 +163,9 @@ def test_the_shuffler_holds_all_reports_before_the_first_leaves():
             seen.append(i)
             yield torch.tensor([float(i)])
 
-    shuffled = Shuffler(randomness=SystemRandomness()).shuffle(reports())
+    found = shuffled(reports(), SystemRandomness())
     assert len(seen) == 50
-    values = [int(r) for r in shuffled]
+    values = [int(r) for r in found]
     assert sorted(values) == list(range(50))
     assert values != list(range(50))
 

@@ -4,7 +4,6 @@ import dataclasses
 import itertools
 import json
 import os
-import pathlib
 import runpy
 import signal
 import subprocess
@@ -16,10 +15,9 @@ import pytest
 import torch
 from torch import nn
 from torch.utils.data import TensorDataset
-from typer.testing import CliRunner
 
+from helpers import ROOT, run
 from shoal import LocalGaussian, PoissonSampling, Shuffle, ShuffledCheckIn
-from shoal.cli.app import app
 from shoal.learning import (
     Config,
     DataError,
@@ -230,10 +228,6 @@ def test_what_train_takes(tmp_path):
     assert not (tmp_path / "x").exists()
 
 
-def run(*words):
-    return CliRunner().invoke(app, [str(w) for w in words], env={"COLUMNS": "200"})
-
-
 def test_own_data_and_model_in_the_shell(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     data = records()
@@ -411,7 +405,6 @@ def test_auditing_a_run_in_the_shell(tmp_path):
 
 # --- the frontier --------------------------------------------------------------------------------
 
-ROOT = pathlib.Path(__file__).parents[2]
 RUNS = sorted((ROOT / "results" / "frontier").glob("epsilon-*/seed-*"))
 
 

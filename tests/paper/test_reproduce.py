@@ -12,20 +12,15 @@ import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 
 import pytest
-from typer.testing import CliRunner
 
 import shoal
+from helpers import run
 from shoal import paper
-from shoal.cli.app import app
 from shoal.interval import Interval, rounded
 from shoal.paper import reproduce
 from shoal.paper.reproduce import parts, table1
 
 DELTA = 1 / 60_000
-
-
-def run(*words):
-    return CliRunner().invoke(app, ["reproduce", *map(str, words)], env={"COLUMNS": "100"})
 
 
 pytestmark = pytest.mark.xdist_group("reproduce")  # what the tests share is made once
@@ -34,7 +29,7 @@ pytestmark = pytest.mark.xdist_group("reproduce")  # what the tests share is mad
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("paper")
-    result = run("all", "--out", folder)
+    result = run("reproduce", "all", "--out", folder)
     assert result.exit_code == 0, result.output
     return folder, result
 
@@ -161,14 +156,14 @@ def test_bounds_in_sentences_are_rounded_outwards():
 def test_a_number_that_is_not_the_printed_one_is_reported(tmp_path, monkeypatch):
     other = {**paper.PRINTED_TABLE1, "clones": (0.18624, *paper.PRINTED_TABLE1["clones"][1:])}
     monkeypatch.setattr(table1, "PRINTED_TABLE1", other)
-    result = run("table1", "--out", tmp_path)
+    result = run("reproduce", "table1", "--out", tmp_path)
     assert result.exit_code == 1
     assert "printed 0.18624, recomputed 0.18623" in result.output
     assert "unexpected" in (tmp_path / "report.html").read_text()
 
 
 def test_json_has_rows_and_checks(tmp_path):
-    result = run("table1", "--out", tmp_path, "--json")
+    result = run("reproduce", "table1", "--out", tmp_path, "--json")
     part = json.loads(result.stdout)["parts"][0]
     assert part["name"] == "table1"
     assert len(part["rows"]) == 7
@@ -204,15 +199,15 @@ def test_bad_questions_get_one_sentence(tmp_path, monkeypatch):
         ("figure1b", "--run", tmp_path, "--train"): "train and run cannot be given together",
     }
     for words, message in cases.items():
-        result = run(*words, "--out", tmp_path / "out")
+        result = run("reproduce", *words, "--out", tmp_path / "out")
         assert result.exit_code == 2
         assert message in result.output
     local = write_run(tmp_path / "local", shoal.LocalGaussian(sigma=1.0), [{"round": 1, "accuracy": 0.5}])
-    assert "run must be of check-in for Figure 1b, got local" in run("figure1b", "--run", local).output
+    assert "run must be of check-in for Figure 1b, got local" in run("reproduce", "figure1b", "--run", local).output
     empty = write_run(tmp_path / "empty", shoal.ShuffledCheckIn(users=9, rate=0.5, sigma=1.0), [])
-    assert "that can be read" in run("figure1b", "--run", empty).output
+    assert "that can be read" in run("reproduce", "figure1b", "--run", empty).output
     monkeypatch.setitem(sys.modules, "torch", None)
-    result = run("figure1b", "--train", "--out", tmp_path / "out")
+    result = run("reproduce", "figure1b", "--train", "--out", tmp_path / "out")
     assert result.exit_code == 2
     assert "train needs PyTorch" in result.output
     assert "pip install 'shoal-dp[train]'" in result.output
@@ -224,7 +219,7 @@ def test_a_fresh_run_is_trained_and_used(tmp_path, monkeypatch):
 
     short = {**recipes.PRESETS["digits"], "rounds": "20", "rate": "0.01"}
     monkeypatch.setitem(recipes.PRESETS, "paper", short)
-    result = run("figure1b", "--train", "--out", tmp_path)
+    result = run("reproduce", "figure1b", "--train", "--out", tmp_path)
     assert (tmp_path / "run" / "metrics.jsonl").is_file()
     assert result.exit_code == 1  # 80% is not reached in 20 rounds, and that is said
     assert "accuracy that the training reaches" in result.output
@@ -235,10 +230,6 @@ def test_the_kept_run_is_the_full_one():
     kept = reproduce.read_run(reproduce.PACKAGED_RUN)
     assert kept.rounds[-1] == 5_540
     assert kept.mechanism == shoal.ShuffledCheckIn(users=60_000, rate=0.1, sigma=5.0)
-
-
-def command(*words):
-    return CliRunner().invoke(app, [str(w) for w in words], env={"COLUMNS": "200"})
 
 
 @pytest.mark.parametrize(("field", "low", "high"), [("sigma", 1.0, 9.0), ("users", 100, 10_000), ("rate", 0.02, 1.0)])
@@ -258,18 +249,18 @@ def test_pictures_against_parameters(tmp_path):
     setting = ["epsilon", "shuffle", "--users", 100, "--sigma", 3, "--delta", 1e-5, "--crowd", "identical"]
     for field in ("sigma", "users"):
         file = tmp_path / f"{field}.svg"
-        result = command(*setting, "--plot", file, "--against", field)
+        result = run(*setting, "--plot", file, "--against", field)
         assert result.exit_code == 0, result.output
         assert ET.parse(file).getroot().tag.endswith("svg")
-    assert "against sigma is about the picture: add --plot FILE" in command(*setting, "--against", "sigma").output
-    result = command(*setting, "--against", "rate", "--plot", tmp_path / "rate.png")
+    assert "against sigma is about the picture: add --plot FILE" in run(*setting, "--against", "sigma").output
+    result = run(*setting, "--against", "rate", "--plot", tmp_path / "rate.png")
     assert result.exit_code == 2
     assert "against must be a parameter of shuffle, got rate" in result.output
 
 
 def test_the_best_order_proves_the_epsilon_that_is_shown(tmp_path):
     words = ["rdp", "shuffle", "--users", 60_000, "--sigma", 9.48, "--rounds", 7, "--delta", "1/60000", "--crowd"]
-    result = command(*words, "identical", "--json", "--plot", tmp_path / "curve.png")
+    result = run(*words, "identical", "--json", "--plot", tmp_path / "curve.png")
     best = json.loads(result.stdout)["best"][0]
     m = shoal.Shuffle(users=60_000, sigma=9.48, crowd="identical")
     alone = m.epsilon(delta=DELTA, rounds=7, method="rdp", orders=[best["order"]]).upper

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from shoal.cli import parse
+from shoal._written import number
 
 if TYPE_CHECKING:
     from shoal.mechanisms import Mechanism
@@ -45,7 +45,7 @@ Deltas = Annotated[
     str, typer.Option(metavar="D[,D…]", help="One delta or more, such as 1e-5 or 1e-5,1/60000.", show_default=False)
 ]
 Epsilon = Annotated[str, typer.Option(metavar="E", help="The epsilon to meet.", show_default=False)]
-Epsilons = Annotated[str, typer.Option(metavar="E[,E…]", help="One epsilon or more.", show_default=False)]
+ManyEpsilons = Annotated[str, typer.Option(metavar="E[,E…]", help="One epsilon or more.", show_default=False)]
 ManyRounds = Annotated[
     str,
     typer.Option(
@@ -53,15 +53,15 @@ ManyRounds = Annotated[
         help="Numbers of rounds: 1,100,5540, a range 1-7, 100-1000:100 (steps), 1-5540@50 (50 values).",
     ),
 ]
-Rounds = Annotated[str, typer.Option(metavar="T", help="Number of rounds.")]
-Crowd = Annotated[
+RoundsOption = Annotated[str, typer.Option(metavar="T", help="Number of rounds.")]
+CrowdOption = Annotated[
     CrowdChoice | None,
     typer.Option(help="What the others hold: one vector (an assumption), anything, or both. [default: both]"),
 ]
-Adjacency = Annotated[
+AdjacencyOption = Annotated[
     AdjacencyChoice, typer.Option(help="What may change: one user's vector becomes zero, or any other vector.")
 ]
-Method = Annotated[
+MethodOption = Annotated[
     MethodChoice, typer.Option(help="A certified bracket around the truth, or an upper bound through Rényi DP.")
 ]
 Accuracy = Annotated[
@@ -108,7 +108,7 @@ class Description:
             if self.fields.get(name) and text is None:
                 raise ValueError(f"{name} must be given for {self.kind}: add --{name.replace('_', '-')}")
             if text is not None:
-                found[name] = text if isinstance(text, bool) else parse.number(name, text)
+                found[name] = text if isinstance(text, bool) else number(name, text)
         return kinds()[self.kind](**{**found, **known})
 
     def variants(

@@ -4,35 +4,7 @@ from __future__ import annotations
 
 import re
 
-
-def number(name: str, text: str) -> float | int:
-    """`5540`, `5_540`, `5,540`, `1e-5` or `1/60000`."""
-    parts = [_ungrouped(part) for part in text.replace("_", "").split("/")]
-    if len(text) > 60:
-        raise ValueError(f"{name} must be a number of at most 60 characters, got {len(text)}")
-    try:
-        if len(parts) == 2:
-            return _plain(parts[0]) / _plain(parts[1])
-        if len(parts) == 1:
-            return _plain(parts[0])
-    except (ValueError, ZeroDivisionError):
-        pass
-    raise ValueError(f"{name} must be a number such as 5, 0.1, 1e-5 or 1/60000, got {text!r}")
-
-
-_GROUPED = re.compile(r"\s*\d{1,3}(,\d{3})+\s*")
-
-
-def _ungrouped(text: str) -> str:
-    """`10,000` is a number where one is wanted; in a list of numbers commas come first."""
-    return text.replace(",", "") if _GROUPED.fullmatch(text) else text
-
-
-def _plain(text: str) -> float | int:
-    try:
-        return int(text)
-    except ValueError:
-        return float(text)
+from shoal._written import number
 
 
 def numbers(name: str, text: str) -> list[float | int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from shoal.cli import parse
+from shoal._written import number
 
 if TYPE_CHECKING:
     from shoal.learning import Config, Dataset, Plan, Records
@@ -80,9 +80,9 @@ def configure(
 
     count = _users(users, data)
     m = _mechanism(chosen, count, crowd)
-    rounds = None if chosen["rounds"] == AUTO else _validate.rounds(parse.number("rounds", chosen["rounds"]))
-    delta = _validate.delta(parse.number("delta", chosen["delta"]))
-    budget = None if epsilon is None else _validate.epsilon(parse.number("epsilon", epsilon))
+    rounds = None if chosen["rounds"] == AUTO else _validate.rounds(number("rounds", chosen["rounds"]))
+    delta = _validate.delta(number("delta", chosen["delta"]))
+    budget = None if epsilon is None else _validate.epsilon(number("epsilon", epsilon))
     found = None
     if budget is not None and chosen["sigma"] is None:
         auto_rate = chosen["rate"] == AUTO
@@ -110,7 +110,7 @@ def configure(
 def _users(users: str | None, data: Dataset | Records) -> int:
     from shoal import _validate
 
-    count = data.users if users is None else _validate.users("users", parse.number("users", users))
+    count = data.users if users is None else _validate.users("users", number("users", users))
     if count > data.users:
         raise ValueError(f"users must be at most {data.users} (the images of {data.name}), got {count}")
     return count
@@ -125,19 +125,19 @@ def _mechanism(chosen: dict[str, Any], users: int, crowd: str) -> Mechanism:
     kind = chosen["protocol"]
     auto_rate = chosen["rate"] == AUTO
     cls = PROTOCOLS[kind]
-    fields: dict[str, Any] = {"sigma": 1.0 if chosen["sigma"] is None else parse.number("sigma", chosen["sigma"])}
+    fields: dict[str, Any] = {"sigma": 1.0 if chosen["sigma"] is None else number("sigma", chosen["sigma"])}
     if opt.has(cls, "crowd"):
         fields.update(users=users, crowd=crowd)
     if opt.has(cls, "rate"):
         if chosen["rate"] is None:
             raise ValueError(f"rate must be given for {kind}: add --rate")
-        fields["rate"] = 1.0 if auto_rate else parse.number("rate", chosen["rate"])
+        fields["rate"] = 1.0 if auto_rate else number("rate", chosen["rate"])
     elif auto_rate:
         raise ValueError(f"rate must not be auto for {kind}, which has no rate")
     if opt.has(cls, "sample"):
         if chosen.get("sample") is None:
             raise ValueError(f"sample must be given for {kind}: add --sample")
-        fields["sample"] = _validate.users("sample", parse.number("sample", chosen["sample"]))
+        fields["sample"] = _validate.users("sample", number("sample", chosen["sample"]))
     elif chosen.get("sample") is not None:
         raise ValueError(f"sample is not a parameter of {kind}")
     if chosen["sigma"] is not None and auto_rate:

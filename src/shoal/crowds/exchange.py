@@ -70,7 +70,7 @@ from shoal.crowds.thinning import Thinning, excess, root
 from shoal.engine import panels
 from shoal.engine.law import Pair
 from shoal.engine.mixture import Mixture
-from shoal.engine.numeric import UNIT, USERS_MAX, Direction, FloatArray, Side
+from shoal.engine.numeric import LAW_USERS_MAX, UNIT, Direction, FloatArray, Side
 from shoal.engine.prices import PricedLaw, Prices, law_of, of_report, of_sampled, smaller
 from shoal.engine.ratio import Lognormal
 from shoal.engine.rounds import Identical, Round
@@ -397,7 +397,7 @@ class Exchange(Round):
 
     def limited(self) -> Exchange:
         # The others may be revealed.
-        users = min(self.users, USERS_MAX) if self.sample is None else self.users
+        users = min(self.users, LAW_USERS_MAX) if self.sample is None else self.users
         return replace(self, ratio=self.ratio.limited(), users=users)
 
     def alone(self) -> Round:
@@ -544,7 +544,7 @@ def _with_local(crowd: Exchange, prices: Prices, weight: float | None = None) ->
     return smaller(prices, of_report(prices.gap, crowd.ratio.scale, present))
 
 
-def _refined(crowd: Exchange, plan: groups.Plan, half: int, budget: float) -> Prices:
+def _refined(crowd: Exchange, plan: groups.Division, half: int, budget: float) -> Prices:
     """Prices of f with groups of users, user 1 among those aside."""
     thin = Thinning.of(1.0 / crowd.ratio.scale, plan.at)
     split = _independent if crowd.sample is None else _drawn
@@ -557,11 +557,11 @@ def _refined(crowd: Exchange, plan: groups.Plan, half: int, budget: float) -> Pr
     return groups.prices(crowd.ratio, thin, plan, laws, cases, lost, error, half * 3 // 16, budget)
 
 
-_Split = tuple[list[groups.Case], dict[int, Case], float, float]
+_Split = tuple[list[groups.Grouped], dict[int, Case], float, float]
 """Cases, the small crowds of user 1 and those aside by their key, what is left of probability, error of chances."""
 
 
-def _independent(crowd: Exchange, plan: groups.Plan, thin: Thinning, budget: float, fine: float) -> _Split:
+def _independent(crowd: Exchange, plan: groups.Division, thin: Thinning, budget: float, fine: float) -> _Split:
     """Everybody sends on its own: those aside are what is left of groups."""
     if crowd.is_by_size:  # cases then count senders, not users; groups are never formed among so few
         raise ArithmeticError(f"groups among {crowd.users} users by size: please report this as a bug")
@@ -576,13 +576,13 @@ def _independent(crowd: Exchange, plan: groups.Plan, thin: Thinning, budget: flo
             lost += case.chance
         else:
             cases.append(
-                groups.Case(kept=case.terms, aside=rest, law=sizes[law], groups=count, chance=case.chance)
+                groups.Grouped(kept=case.terms, aside=rest, law=sizes[law], groups=count, chance=case.chance)
             )  # fmt: skip
     small = {size: Case(terms=size, over=size + 1.0, chance=1.0, present=crowd.ratio.rate) for size in sizes}
     return cases, small, lost, error
 
 
-def _drawn(crowd: Exchange, plan: groups.Plan, thin: Thinning, budget: float, fine: float) -> _Split:
+def _drawn(crowd: Exchange, plan: groups.Division, thin: Thinning, budget: float, fine: float) -> _Split:
     """A fixed number is drawn, nobody is thinned: g of user 1 and those aside, so that the rest is of the others."""
     sample = crowd.sample or 0
     aside = min(math.ceil(plan.aside * crowd.users / sample), crowd.users - 1)
@@ -593,7 +593,7 @@ def _drawn(crowd: Exchange, plan: groups.Plan, thin: Thinning, budget: float, fi
         present = min(1.0, most / (aside + 1) * (1.0 + 4.0 * UNIT))
         small[most] = Case(terms=most - 1, over=aside + 1.0, chance=1.0, present=present, extra=1)
         count = max(0, math.ceil((sample - least - plan.lone) / plan.size))
-        cases.append(groups.Case(kept=crowd.users - 1, aside=aside, law=most, groups=count, chance=chance))
+        cases.append(groups.Grouped(kept=crowd.users - 1, aside=aside, law=most, groups=count, chance=chance))
     return cases, small, 2.0 * budget, 16.0 * UNIT * (len(masses) + 8.0)
 
 

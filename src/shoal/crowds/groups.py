@@ -119,7 +119,7 @@ _GAUSS, _WEIGHTS = np.polynomial.legendre.leggauss(6)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class Division:
     """Groups of `size` users; places are cut at `cuts`, from -1 to 1; t of the thinning is `at`.
 
     Groups of a fixed size are made of the users that are drawn, and `lone` of them are in no group.
@@ -168,7 +168,7 @@ def enough_noise(count: int) -> float:
     return _CALM * (_MANY / count) ** (1.0 / 6.0) if count >= _MANY else math.inf
 
 
-def plan(ratio: Lognormal, users: int, sample: int | None = None) -> Plan | None:
+def plan(ratio: Lognormal, users: int, sample: int | None = None) -> Division | None:
     """How users are grouped, or None where that does not pay; `sample` is how many of them report, if that is fixed."""
     senders = users * ratio.rate if sample is None else sample
     if senders < _FEW or not _QUIETEST <= ratio.scale <= _NOISIEST:
@@ -182,13 +182,13 @@ def plan(ratio: Lognormal, users: int, sample: int | None = None) -> Plan | None
         size, cuts = 0.5, _CUTS[int(senders >= 400)]
     if sample is not None:
         # To keep everybody leaves less to mix, and groups cost the users that are in none.
-        return Plan(size=max(2, round(min(size, 0.4) * math.sqrt(sample))), cuts=cuts, at=-math.inf, drawn=True)
+        return Division(size=max(2, round(min(size, 0.4) * math.sqrt(sample))), cuts=cuts, at=-math.inf, drawn=True)
     kept = users * Thinning.of(1.0 / ratio.scale, at).kept
-    return Plan(size=max(2, round(size * math.sqrt(kept / ratio.rate))), cuts=cuts, at=at)
+    return Division(size=max(2, round(size * math.sqrt(kept / ratio.rate))), cuts=cuts, at=at)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Case:
+class Grouped:
     """So many `groups` (and those in none), `aside` users, of `kept` in all, of this chance; v is of law `law`."""
 
     kept: int
@@ -465,7 +465,7 @@ def _users(
     return one, kinds.tolist()
 
 
-def _groups(ratio: Lognormal, thin: Thinning, plan: Plan, nodes: Nodes, half: int, share: float) -> Batch:
+def _groups(ratio: Lognormal, thin: Thinning, plan: Division, nodes: Nodes, half: int, share: float) -> Batch:
     """One group for each v."""
     weight = nodes.weight
     # Places matter for v that happen; elsewhere one interval does.
@@ -541,7 +541,7 @@ def _end(law: PricedLaw, budget: float) -> float:
 
 
 def prices(
-    ratio: Lognormal, thin: Thinning, plan: Plan, aside: Mapping[int, PricedLaw], cases: Sequence[Case],
+    ratio: Lognormal, thin: Thinning, plan: Division, aside: Mapping[int, PricedLaw], cases: Sequence[Grouped],
     lost: float, error: float, half: int, budget: float,
 ) -> Prices:  # fmt: skip
     """Prices of f for cases of these chances, `lost` that of all others; the laws `aside` are above S'."""

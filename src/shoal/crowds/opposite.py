@@ -42,7 +42,7 @@ from shoal.engine.numeric import UNIT, Direction, FloatArray, Side
 from shoal.engine.ratio import Ratio
 from shoal.engine.rounds import Identical, Round
 
-_USERS_MAX = 10**7
+_ATTACK_USERS_MAX = 10**7
 """Beyond it round-off would be felt."""
 
 _SCALE_MIN = 0.3
@@ -105,7 +105,7 @@ class Opposite(Round):
     @property
     def is_felt(self) -> bool:
         """Whether the attack is worth computing."""
-        return self.users <= _USERS_MAX and self.ratio.scale >= _SCALE_MIN
+        return self.users <= _ATTACK_USERS_MAX and self.ratio.scale >= _SCALE_MIN
 
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
         sums = _sums(self, half // 2, budget)

@@ -34,7 +34,7 @@ from scipy import special
 
 from shoal.engine import panels
 from shoal.engine.law import Pair
-from shoal.engine.numeric import UNIT, USERS_MAX, Direction, FloatArray, Side
+from shoal.engine.numeric import LAW_USERS_MAX, UNIT, Direction, FloatArray, Side
 from shoal.engine.ratio import Lognormal
 from shoal.engine.rounds import Round
 
@@ -94,7 +94,7 @@ class _Attack(Round):
     @property
     def is_in_range(self) -> bool:
         # It needs no law of a mean of ratios, whose range of scales is limited.
-        return self.steps <= USERS_MAX
+        return self.steps <= LAW_USERS_MAX
 
     def log_moments(self, orders: FloatArray, direction: Direction, *, quick: bool = False) -> FloatArray:
         raise ValueError("an attack has no Rényi divergence from above")

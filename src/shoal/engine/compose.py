@@ -53,7 +53,7 @@ from scipy import special
 from shoal.engine.law import Pair
 from shoal.engine.levels import Cells, Share, added, deposit, in_order, rebased
 from shoal.engine.numeric import SIDES, UNIT, Direction, FloatArray, Side
-from shoal.engine.rounds import Round, Source
+from shoal.engine.rounds import Ends, Round
 
 Parts = tuple[tuple[Round, int], ...]
 """Different rounds and how often each is run."""
@@ -170,7 +170,7 @@ def _base(scale: float, half: int) -> int:
 
 
 @functools.lru_cache(maxsize=64)
-def _round(mean: Round, half: int, budget: float, direction: Direction, source: Source) -> _Losses:
+def _round(mean: Round, half: int, budget: float, direction: Direction, source: Ends) -> _Losses:
     """One round on the grid."""
     found = mean.atoms(half, budget, direction, source)
     loss, u, w = found.loss, found.top, found.offset
@@ -279,7 +279,7 @@ class _Look:
     budget: float
     direction: Direction
     spare: float
-    source: Source
+    source: Ends
 
 
 @functools.lru_cache(maxsize=128)

@@ -32,11 +32,10 @@ import numpy.typing as npt
 from scipy import special
 
 from shoal.engine.laplace import log_sum_exp
-from shoal.engine.numeric import FloatArray
+from shoal.engine.numeric import FloatArray, IntArray
 from shoal.engine.ratio import MeanRatio
 
 ComplexArray = npt.NDArray[np.complex128]
-IntArray = npt.NDArray[np.int64]
 
 _DROP = 50.0
 """Terms below exp(-50) of the sum are left out: together less than 1e-17 of it for k <= 10^4."""

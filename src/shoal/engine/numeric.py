@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 FloatArray = npt.NDArray[np.float64]
-IntArray = npt.NDArray[np.intp]
+IntArray = npt.NDArray[np.int64]
 
 Side = Literal["upper", "lower"]
 SIDES: tuple[Side, Side] = ("upper", "lower")
@@ -24,7 +24,7 @@ UNIT = 2.0**-53
 SCALE_MIN, SCALE_MAX = 0.1, 1e4
 """Below, one lognormal ratio spans more orders of magnitude than a grid is made for; above, all of them are 1."""
 
-USERS_MAX, RATE_MIN, ROUNDS_MAX = 10**9, 1e-10, 10**7
+LAW_USERS_MAX, RATE_MIN, ROUNDS_MAX = 10**9, 1e-10, 10**7
 """What laws are computed for. More users count as the largest number; beyond the others the local guarantee is left."""
 
 DELTA_MIN, EPSILON_MAX = 1e-15, 300.0

@@ -30,11 +30,11 @@ from shoal._validate import ORDER_MAX
 from shoal.engine.numeric import DIRECTIONS, UNIT, Direction, FloatArray
 from shoal.engine.rounds import DENSE, Round
 
-Part = tuple[Round, int]
+Repeated = tuple[Round, int]
 """A round and how often it is repeated."""
 
 
-def rdp(parts: Sequence[Part], orders: FloatArray, direction: Direction) -> FloatArray:
+def rdp(parts: Sequence[Repeated], orders: FloatArray, direction: Direction) -> FloatArray:
     """`D_L` of the composed rounds at real orders."""
     total = sum((count * mean.log_moments(orders, direction) for mean, count in parts), np.zeros(len(orders)))
     return total / (orders - 1.0)
@@ -60,12 +60,12 @@ def _one(mean: Round, direction: Direction, order: float) -> float:
     return float(mean.log_moments(np.array([order]), direction, quick=True)[0])
 
 
-def _total_at(parts: Sequence[Part], direction: Direction, order: float) -> float:
+def _total_at(parts: Sequence[Repeated], direction: Direction, order: float) -> float:
     return sum(count * _one(mean, direction, order) for mean, count in parts)
 
 
 def _search(
-    parts: Sequence[Part], direction: Direction, objective: Callable[[FloatArray, FloatArray], FloatArray]
+    parts: Sequence[Repeated], direction: Direction, objective: Callable[[FloatArray, FloatArray], FloatArray]
 ) -> tuple[float, float]:
     """The least value of an objective(orders, log-moments), and the order that gives it.
 
@@ -114,7 +114,7 @@ def _log_delta_terms(orders: FloatArray, log_moment: FloatArray, epsilon: float)
 
 
 def _worst(
-    parts: Sequence[Part], orders: FloatArray | None, objective: Callable[[FloatArray, FloatArray], FloatArray]
+    parts: Sequence[Repeated], orders: FloatArray | None, objective: Callable[[FloatArray, FloatArray], FloatArray]
 ) -> tuple[float, float]:
     """The worse of both directions' best values of an objective, and the order that gives it."""
     if orders is not None:
@@ -127,19 +127,19 @@ def _worst(
     return max((best, at), _search(parts, "reverse", objective))
 
 
-def epsilon(parts: Sequence[Part], delta: float, orders: FloatArray | None = None) -> float:
+def epsilon(parts: Sequence[Repeated], delta: float, orders: FloatArray | None = None) -> float:
     """The least epsilon that Rényi DP proves at this delta; `orders` restricts the search to them."""
     if not parts:
         return 0.0
     return max(0.0, _worst(parts, orders, lambda o, m: epsilon_terms(o, m, delta))[0])
 
 
-def best_order(parts: Sequence[Part], delta: float) -> float:
+def best_order(parts: Sequence[Repeated], delta: float) -> float:
     """The order at which `epsilon` is reached, in the direction that is worse."""
     return _worst(parts, None, lambda o, m: epsilon_terms(o, m, delta))[1]
 
 
-def delta(parts: Sequence[Part], epsilon: float, orders: FloatArray | None = None) -> float:
+def delta(parts: Sequence[Repeated], epsilon: float, orders: FloatArray | None = None) -> float:
     """The least delta that Rényi DP proves at this epsilon, at most 1 and never rounded to 0."""
     if not parts:
         return 0.0

@@ -16,10 +16,10 @@ import numpy as np
 
 from shoal.engine import moments
 from shoal.engine.law import MeanLaw, Pair, mean_law
-from shoal.engine.numeric import RATE_MIN, USERS_MAX, Direction, FloatArray, Side
+from shoal.engine.numeric import LAW_USERS_MAX, RATE_MIN, Direction, FloatArray, Side
 from shoal.engine.ratio import MeanRatio, Ratio
 
-Source = Literal["both", "upper", "lower"]
+Ends = Literal["both", "upper", "lower"]
 """Cells of both sides together, or of one whose offsets are 0."""
 
 DENSE = 256
@@ -74,7 +74,7 @@ class Round(ABC):
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
         """One side with `half` cells to a level, about `budget` of its mass cut off (and charged)."""
 
-    def atoms(self, half: int, budget: float, direction: Direction, source: Source) -> Atoms:
+    def atoms(self, half: int, budget: float, direction: Direction, source: Ends) -> Atoms:
         """What composition starts from."""
         return Atoms.of(self.pair(half, budget, "lower" if source == "lower" else "upper", direction))
 
@@ -106,7 +106,7 @@ class Round(ABC):
         return (
             self.ratio.is_summable
             and self.ratio.limited() == self.ratio
-            and self.users <= USERS_MAX
+            and self.users <= LAW_USERS_MAX
             and self.ratio.rate * self.weight >= RATE_MIN
         )
 
@@ -143,7 +143,7 @@ class Identical(MeanRatio, Round):
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
         return self.law(half, budget).pair(side, direction)
 
-    def atoms(self, half: int, budget: float, direction: Direction, source: Source) -> Atoms:
+    def atoms(self, half: int, budget: float, direction: Direction, source: Ends) -> Atoms:
         if source != "both":
             return super().atoms(half, budget, direction, source)
         law, reverse = self.law(half, budget), direction == "reverse"
@@ -164,7 +164,7 @@ class Identical(MeanRatio, Round):
 
     def limited(self) -> Identical:
         # Leave-one-out means: fewer users are never better.
-        return replace(self, users=min(self.users, USERS_MAX), ratio=self.ratio.limited())
+        return replace(self, users=min(self.users, LAW_USERS_MAX), ratio=self.ratio.limited())
 
     @property
     def is_gaussian(self) -> bool:

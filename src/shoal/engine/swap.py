@@ -322,16 +322,22 @@ class Real(_OnTheLine):
     """The pair of one crowd that can really happen, from below: merged panels, whatever the sign of their loss."""
 
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
-        swap = self.swap if direction == "forward" else self.swap.reversed
-        low, high = swap.ends(budget)
-        lines = [_panels(swap, low, swap.middle, half), _panels(swap, swap.middle, high, half)]
-        loss, top = (np.concatenate(values) for values in zip(*(_merged(line) for line in lines), strict=True))
+        low, high = self.swap.ends(budget)
+        lines = [_panels(self.swap, *ends, half) for ends in ((low, self.swap.middle), (self.swap.middle, high))]
+        loss, top, error = (np.concatenate([getattr(x, name) for x in lines]) for name in ("loss", "top", "error"))
+        if direction == "reverse":
+            # The same panels with P and Q exchanged: an attack looks at tests of both directions, and those of other
+            # panels could be better than all that the upper side of these shows.
+            loss, top = -loss, top * np.exp(-loss - error)
+        loss, top, infinite = loss - error, top * (1.0 - _MASS_ERROR), 0.0
+        if side == "upper":  # merged, too: what the attack as it is shows at most
+            loss, top, infinite = (
+                loss + 8.0 * error,
+                top * (1.0 + 8.0 * _MASS_ERROR) * np.exp(2.0 * error),
+                2.0 * budget,
+            )
         there = top > 0.0
         loss, top = loss[there], top[there]
-        infinite = 0.0
-        if side == "upper":  # merged, too: what the attack as it is shows at most
-            wrong = 4.0 * np.concatenate([line.error for line in lines])[there]
-            infinite, loss, top = 2.0 * budget, loss + wrong, top * (1.0 + 4.0 * _MASS_ERROR)
         order = np.argsort(loss)
         loss, top = loss[order], top[order]
         return Pair(side=side, loss=loss, base=top * np.exp(-loss), top=top, infinite=infinite)

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from shoal import _validate, calibrate
+from shoal._written import number
 from shoal.accountant import Accountant
 from shoal.answers import UnreachableError
-from shoal.explore import setting
 from shoal.interval import rounded, short
 
 LONGEST = 16 << 20
@@ -91,7 +91,7 @@ def pieces(
     entries = ledger.rounds.ledger
     asked = data.get("state", {})
     given = {
-        name: known if not asked.get(name) and known is not None else setting.number(name, asked.get(name) or start)
+        name: known if not asked.get(name) and known is not None else number(name, asked.get(name) or start)
         for name, known, start in (("epsilon", ledger.epsilon, "1"), ("delta", ledger.delta, "1e-05"))
     }
     target, small = _validate.epsilon(given["epsilon"]), _validate.delta(given["delta"])

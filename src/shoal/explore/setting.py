@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from shoal import _validate
+from shoal._written import number
 from shoal.mechanisms import MECHANISMS, Mechanism
 
 Found = Literal["users", "sigma", "rounds"]
@@ -152,33 +153,6 @@ def read(state: Mapping[str, str]) -> Setting:
                                     maximum=DIMENSION_MAX),
         axis=axis if axis in names else "rounds", epsilon=epsilon, find=find,
     )  # fmt: skip
-
-
-_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:[,_]\d{3})+(?:\.\d+)?")
-
-
-def number(name: str, text: str) -> float | int:
-    """`5540`, `5,540`, `5_540`, `1e-5` or `1/60000`."""
-    if not isinstance(text, str):
-        raise TypeError(f"{name} must be written as a text, got {text!r}")
-    parts = [part.strip() for part in text.split("/")]
-    if len(text) <= 60 and len(parts) <= 2:
-        try:
-            values = [_plain(part) for part in parts]
-            return values[0] / values[1] if len(values) == 2 else values[0]
-        except (ValueError, ZeroDivisionError, OverflowError):
-            pass
-    shown = text if len(text) <= 60 else f"{text[:60]}…"
-    raise ValueError(f"{name} must be a number such as 5, 0.1, 10,000, 1e-5 or 1/60000, got {shown!r}")
-
-
-def _plain(text: str) -> float | int:
-    if _THOUSANDS.fullmatch(text):
-        text = text.replace(",", "").replace("_", "")
-    try:
-        return int(text)
-    except ValueError:
-        return float(text)
 
 
 def field_of(message: str) -> str | None:

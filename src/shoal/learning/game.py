@@ -31,16 +31,16 @@ import torch
 from torch import Tensor
 
 from shoal import _validate
-from shoal.audit import CONFIDENCE, Row, choose, lower_bound
-from shoal.engine.numeric import FloatArray
+from shoal.audit import CONFIDENCE, Finding, choose, lower_bound
+from shoal.engine.numeric import FloatArray, IntArray
 from shoal.learning import protocol
 from shoal.learning.clipping import MICROBATCH, clipped_each, trainable
 from shoal.learning.data import Dataset, Records
-from shoal.learning.randomness import IntArray, Source
+from shoal.learning.randomness import Source
 from shoal.learning.training import CHECKPOINT, Config, Run
 from shoal.mechanisms import Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle
 
-Progress = Callable[[int, int], None]
+Played = Callable[[int, int], None]
 """Told how many games are played, and of how many."""
 
 LEAST_TRIALS = 20
@@ -57,8 +57,8 @@ def audit_run(
     confidence: float = CONFIDENCE,
     claim: float | None = None,
     model: torch.nn.Module | None = None,
-    progress: Progress | None = None,
-) -> Row:
+    progress: Played | None = None,
+) -> Finding:
     """Play the game against the training of a configuration, for all its rounds or the first `rounds`.
 
     `trials` trainings in each world measure the rates, and half as many more choose the event. The row's claim
@@ -90,7 +90,7 @@ def audit_run(
     event = choose(scores[0][..., None], np.ones(1), config.delta, alpha)
     hits, alarms = event.count(scores[1][..., None])
     certified = m.epsilon(delta=config.delta, rounds=count)
-    return Row(
+    return Finding(
         shape=SHAPE,
         dimensions=(sum(p.numel() for p in trainable(run.model)),),
         test="likelihood",

@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from shoal.engine.numeric import IntArray
 from shoal.learning import randomness as rand
 from shoal.learning.clipping import MICROBATCH, ClippedSum, clipped_each, clipped_sum
-from shoal.learning.randomness import IntArray, Randomness
+from shoal.learning.randomness import Randomness
 from shoal.mechanisms import LocalGaussian, Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle
 from shoal.sampling import PoissonSampling
 
@@ -90,15 +91,10 @@ class Clients:
         return clipped_sum(model, inputs, labels, owners=owners, clip=self.clip)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Shuffler:
-    """Takes all reports of a round before it hands on the first, in uniformly random order."""
-
-    randomness: Randomness
-
-    def shuffle(self, reports: Iterable[Tensor]) -> list[Tensor]:
-        held = list(reports)
-        return [held[i] for i in rand.permutation(self.randomness, len(held))]
+def shuffled(reports: Iterable[Tensor], randomness: Randomness) -> list[Tensor]:
+    """What the shuffler hands on: it takes all reports before the first leaves, in uniformly random order."""
+    held = list(reports)
+    return [held[i] for i in rand.permutation(randomness, len(held))]
 
 
 def total(reports: Iterable[Tensor], size: int) -> Tensor:
@@ -110,7 +106,7 @@ def total(reports: Iterable[Tensor], size: int) -> Tensor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Round:
+class Collected:
     """What a round gave: the server's noisy sum, the number of reports, and the simulator's own view.
 
     `loss` and `clipped` are known to the simulation only: no report reveals them.
@@ -124,7 +120,7 @@ class Round:
 
 def run_round(
     mechanism: Mechanism, clients: Clients, model: nn.Module, source: rand.Source, *, path: Path = "fast"
-) -> Round:
+) -> Collected:
     """One round of the protocol with the present model."""
     size = sum(p.numel() for p in model.parameters() if p.requires_grad)
     who = participants(mechanism, clients.users, source.stream("coins"))
@@ -134,13 +130,13 @@ def run_round(
     if path == "faithful" and not central:
         sent: Iterable[Tensor] = clients.reports(model, who, noise)
         if not isinstance(mechanism, LocalGaussian):
-            sent = Shuffler(randomness=source.stream("shuffle")).shuffle(sent)
-        return Round(total=total(sent, size), reports=len(who), loss=None, clipped=None)
+            sent = shuffled(sent, source.stream("shuffle"))
+        return Collected(total=total(sent, size), reports=len(who), loss=None, clipped=None)
     found = clients.clipped_sum(model, who)
     deviation = scale * (1.0 if central else math.sqrt(len(who)))
     drawn = torch.from_numpy(noise.normals(size)) * deviation
     count = max(1, len(who))
-    return Round(
+    return Collected(
         total=found.total.cpu().to(torch.float64) + drawn,
         reports=len(who),
         loss=float(found.losses.sum()) / count,

@@ -20,9 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal import _validate
-from shoal.engine.numeric import FloatArray
-
-IntArray = npt.NDArray[np.int64]
+from shoal.engine.numeric import FloatArray, IntArray
 
 
 class Randomness(Protocol):

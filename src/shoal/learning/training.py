@@ -28,7 +28,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from shoal import _validate, calibrate
+from shoal import _runs, _validate, calibrate
+from shoal._runs import CONFIG, METRICS
 from shoal.learning import model as networks
 from shoal.learning import protocol
 from shoal.learning.clipping import trainable
@@ -40,7 +41,7 @@ from shoal.mechanisms import Mechanism
 Optimiser = Literal["sgd", "adam"]
 Schedule = Literal["constant", "linear", "cosine"]
 
-CONFIG, METRICS, CHECKPOINT, MODEL = "config.json", "metrics.jsonl", "checkpoint.pt", "model.pt"
+CHECKPOINT, MODEL = "checkpoint.pt", "model.pt"
 FORMAT = 1
 """Version of the run folder."""
 
@@ -191,7 +192,7 @@ class Run:
         # Unless rounds were lost, no more are paid for than done, and those are affordable.
         return self.done >= self.rounds or (self.spent > self.done and self.spent >= self.allowed)
 
-    def step(self) -> protocol.Round:
+    def step(self) -> protocol.Collected:
         """One round: reports, sum, update of the weights."""
         source = Source(seed=self.config.seed, round=self.done + 1)
         result = protocol.run_round(self.mechanism, self.clients, self.model, source, path=self.config.path)
@@ -215,7 +216,7 @@ class Run:
         self.done += 1
         self.spent += 1
 
-    def evaluate(self, result: protocol.Round) -> Row:
+    def evaluate(self, result: protocol.Collected) -> Row:
         last = networks.accuracy(self.model, *self.test)
         if self.config.average:
             present = [w.clone() for w in networks.weights(self.model)]
@@ -327,30 +328,27 @@ def _affordable(config: Config) -> bool:
 
 
 def read_config(folder: Path) -> Config:
-    path = folder / CONFIG
+    found = _read(_runs.config, folder)
     try:
-        return Config.from_dict(json.loads(path.read_text()))
-    except FileNotFoundError:
-        raise DataError(f"{folder} is not a run folder: it has no {CONFIG}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, TypeError, KeyError) as error:
-        raise DataError(f"{path} is not a configuration of a run: {error}") from None
+        return Config.from_dict(found)
+    except (TypeError, KeyError) as error:
+        raise DataError(f"{folder / CONFIG} is not a configuration of a run: {error}") from None
 
 
 def read_metrics(folder: Path, *, until: int | None = None) -> list[Row]:
     """The metrics of a run; a last line cut short is left out, as are rounds after `until`."""
-    path = folder / METRICS
-    rows: list[Row] = []
-    lines = path.read_bytes().split(b"\n") if path.exists() else []
-    for number, line in enumerate(lines):
-        try:
-            row = Row(**json.loads(line)) if line else None
-        except (json.JSONDecodeError, UnicodeDecodeError, TypeError):
-            if number == len(lines) - 1:
-                continue
-            raise DataError(f"line {number + 1} of {path} is damaged") from None
-        if row is not None and (until is None or row.round <= until):
-            rows.append(row)
-    return rows
+    try:
+        rows = [Row(**line) for line in _read(_runs.metrics, folder)]
+    except TypeError as error:
+        raise DataError(f"{folder / METRICS} is damaged: {error}") from None
+    return [row for row in rows if until is None or row.round <= until]
+
+
+def _read(part: Callable[[Path], Any], folder: Path) -> Any:
+    try:
+        return part(folder)
+    except ValueError as error:
+        raise DataError(str(error)) from None
 
 
 def _lines(rows: list[Row]) -> bytes:

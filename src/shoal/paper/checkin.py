@@ -45,7 +45,7 @@ from shoal.paper.sampling import log_moment_theorem2
 
 Inner = Literal["exact", "theorem2"]
 
-_USERS_MAX = 10**8
+_SUMMED_USERS_MAX = 10**8
 """The sums take time proportional to the square root of the number of users."""
 
 _TAIL = 60.0
@@ -92,7 +92,7 @@ def _log_excess_sum(users: int, rate: float, log_moment: Callable[[int], float],
 
 def _checked(users: int, rate: float, sigma: float, order: int) -> tuple[int, float, float, int]:
     return (
-        _validate.integer("users", users, minimum=1, maximum=_USERS_MAX),
+        _validate.integer("users", users, minimum=1, maximum=_SUMMED_USERS_MAX),
         _validate.rate(rate),
         _validate.sigma(sigma),
         _logspace.whole_order(order),

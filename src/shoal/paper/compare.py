@@ -27,7 +27,7 @@ THEOREM: dict[type[Mechanism], str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class Comparison:
     """What one method gives: a bound on epsilon from one side, or (None) the reason why there is none.
 
     `lower` is what the same method knows from below. `side` is "lower" for what is no guarantee but a limit of all.
@@ -41,7 +41,7 @@ class Row:
     side: Literal["upper", "lower"] = "upper"
 
 
-def compare(mechanism: Mechanism, *, delta: float, rounds: int = 1) -> list[Row]:
+def compare(mechanism: Mechanism, *, delta: float, rounds: int = 1) -> list[Comparison]:
     """Epsilon of `rounds` rounds by every method that knows the mechanism.
 
     Rows named "tight" are by one method, the certified bracket of this package, also the one without a shuffler.
@@ -70,30 +70,34 @@ def compare(mechanism: Mechanism, *, delta: float, rounds: int = 1) -> list[Row]
     if isinstance(m, tuple(THEOREM)):
         epsilon = epsilon_from_rdp(curve=lambda k: paper_rdp(m, k), orders=PAPER_ORDERS, delta=delta, rounds=count)
         name, note = f"paper, {THEOREM[type(m)]}", "Rényi DP, orders up to 30, one direction"
-        rows.append(Row(method=name, crowd="identical", epsilon=epsilon, note=note))
+        rows.append(Comparison(method=name, crowd="identical", epsilon=epsilon, note=note))
     if isinstance(m, (Shuffle, ShuffledCheckIn)):
         try:
             note = "approximate DP, sensitivity 2"
-            rows.append(Row(method="clones", crowd="any", epsilon=clones(m, delta, count), note=note))
+            rows.append(Comparison(method="clones", crowd="any", epsilon=clones(m, delta, count), note=note))
         except ValueError as error:
-            rows.append(Row(method="clones", crowd="any", epsilon=None, note=str(error)))
+            rows.append(Comparison(method="clones", crowd="any", epsilon=None, note=str(error)))
     crowded = isinstance(m, (Shuffle, SubsampledShuffle, ShuffledCheckIn))
     exact = m.replace(crowd="identical") if crowded else m
     crowd = "identical" if crowded else "none needed"
     by_rdp = exact.epsilon(delta=delta, rounds=count, method="rdp")
-    rows.append(Row(method="Rényi DP, all orders", crowd=crowd, epsilon=by_rdp.upper, note="both directions"))
+    rows.append(Comparison(method="Rényi DP, all orders", crowd=crowd, epsilon=by_rdp.upper, note="both directions"))
     rows.append(_tight("tight", crowd, exact.epsilon(delta=delta, rounds=count)))
     if crowded:
         safe = m.replace(crowd="any").epsilon(delta=delta, rounds=count)
         rows.append(_tight("tight", "any", safe))
         bad = "all others opposite" if m.adjacency == "zero-out" else "the worse of opposite and identical"
         note = f"{bad}: no guarantee for any crowd can be below"
-        rows.append(Row(method="attack on a bad crowd", crowd="any", epsilon=safe.lower, note=note, side="lower"))
+        rows.append(
+            Comparison(method="attack on a bad crowd", crowd="any", epsilon=safe.lower, note=note, side="lower")
+        )
     return rows
 
 
-def _tight(method: str, crowd: str, found: Interval) -> Row:
-    return Row(method=method, crowd=crowd, epsilon=found.upper, lower=found.lower, note="certified, both directions")
+def _tight(method: str, crowd: str, found: Interval) -> Comparison:
+    return Comparison(
+        method=method, crowd=crowd, epsilon=found.upper, lower=found.lower, note="certified, both directions"
+    )
 
 
 @functools.lru_cache(maxsize=1024)

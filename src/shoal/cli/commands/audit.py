@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shoal._written import number
 from shoal.cli import options as opt
 
 if TYPE_CHECKING:
-    from shoal.audit import Row
+    from shoal.audit import Finding
 
 
 def audit(
@@ -31,7 +32,7 @@ def audit(
         str | None,
         typer.Option(metavar="T", help="Rounds, in all of which the crowd is the same. [default: 1, or the run's]"),
     ] = None,
-    adjacency: opt.Adjacency = opt.AdjacencyChoice.zero_out,
+    adjacency: opt.AdjacencyOption = opt.AdjacencyChoice.zero_out,
     shapes: Annotated[
         str | None,
         typer.Option(
@@ -82,12 +83,12 @@ def audit(
     if plot is not None:
         check(plot)
     numbers: dict[str, Any] = {
-        "seed": parse.number("seed", seed),
-        "confidence": parse.number("confidence", confidence),
-        "claim": None if claim is None else parse.number("claim", claim),
+        "seed": number("seed", seed),
+        "confidence": number("confidence", confidence),
+        "claim": None if claim is None else number("claim", claim),
     }
-    played = None if trials is None else parse.number("trials", trials)
-    times = None if rounds is None else parse.number("rounds", rounds)
+    played = None if trials is None else number("trials", trials)
+    times = None if rounds is None else number("rounds", rounds)
     if run is not None:
         _refuse_beside_run({"mechanism": described.kind or None, **described.given, "delta": delta, "shapes": shapes})
         found = _of_run(run, data_dir, times, played, **numbers)
@@ -99,7 +100,7 @@ def audit(
             "dimensions": parse.numbers("dimensions", dimensions),
             "trials": played,
         }
-        asked = {"delta": parse.number("delta", delta), "rounds": 1 if times is None else times, **numbers}
+        asked = {"delta": number("delta", delta), "rounds": 1 if times is None else times, **numbers}
         found = _of_mechanism(described, adjacency, asked, games)
     _tell(*found, as_json, plot)
 
@@ -112,7 +113,7 @@ def _refuse_beside_run(given: dict[str, Any]) -> None:
 
 def _of_mechanism(
     described: opt.Description, adjacency: opt.AdjacencyChoice, asked: dict[str, Any], games: dict[str, Any]
-) -> tuple[list[Row], Any, dict[str, Any]]:
+) -> tuple[list[Finding], Any, dict[str, Any]]:
     """The games against simulated rounds of a mechanism."""
     from shoal.audit import audit as play
     from shoal.cli import show
@@ -136,7 +137,7 @@ def _of_run(
     seed: float,
     confidence: float,
     claim: float | None,
-) -> tuple[list[Row], Any, dict[str, Any]]:
+) -> tuple[list[Finding], Any, dict[str, Any]]:
     """The game against the training of a run folder."""
     from shoal import _validate, learning
     from shoal.cli import show
@@ -170,7 +171,7 @@ def _of_run(
     return [row], config.mechanism, asked
 
 
-def _tell(rows: list[Row], m: Any, asked: dict[str, Any], as_json: bool, plot: Path | None) -> None:
+def _tell(rows: list[Finding], m: Any, asked: dict[str, Any], as_json: bool, plot: Path | None) -> None:
     """Show the rows; exit code 1 if one contradicts its claim."""
     from shoal.cli import show
 
@@ -194,7 +195,7 @@ def _tell(rows: list[Row], m: Any, asked: dict[str, Any], as_json: bool, plot: P
         raise typer.Exit(code=1)
 
 
-def _listed(row: Row) -> dict[str, Any]:
+def _listed(row: Finding) -> dict[str, Any]:
     from shoal.cli import show
 
     def bracket(value: Any) -> dict[str, float] | None:
@@ -215,7 +216,7 @@ def _listed(row: Row) -> dict[str, Any]:
     }
 
 
-def _table(rows: list[Row], m: Any, asked: dict[str, Any]) -> None:
+def _table(rows: list[Finding], m: Any, asked: dict[str, Any]) -> None:
     from shoal.cli import show
 
     def upper(bound: Any) -> str:
@@ -246,7 +247,7 @@ def _table(rows: list[Row], m: Any, asked: dict[str, Any]) -> None:
     )
 
 
-def _picture(rows: list[Row], m: Any, asked: dict[str, Any], file: Path) -> Path:
+def _picture(rows: list[Finding], m: Any, asked: dict[str, Any], file: Path) -> Path:
     from shoal.cli import show
     from shoal.plots import draw_rows
 

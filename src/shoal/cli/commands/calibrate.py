@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
+from shoal._written import number
 from shoal.cli import options as opt
 
 if TYPE_CHECKING:
@@ -20,10 +21,10 @@ def sigma(
     epsilon: opt.Epsilon,
     delta: opt.Delta,
     described: Annotated[opt.Description, opt.Offer(but="sigma")],
-    rounds: opt.Rounds = "1",
-    crowd: opt.Crowd = None,
-    adjacency: opt.Adjacency = opt.AdjacencyChoice.zero_out,
-    method: opt.Method = opt.MethodChoice.tight,
+    rounds: opt.RoundsOption = "1",
+    crowd: opt.CrowdOption = None,
+    adjacency: opt.AdjacencyOption = opt.AdjacencyChoice.zero_out,
+    method: opt.MethodOption = opt.MethodChoice.tight,
     accuracy: opt.Accuracy = 1e-3,
     as_json: opt.Json = False,
 ) -> None:
@@ -46,9 +47,9 @@ def rounds(
     epsilon: opt.Epsilon,
     delta: opt.Delta,
     described: opt.Described,
-    crowd: opt.Crowd = None,
-    adjacency: opt.Adjacency = opt.AdjacencyChoice.zero_out,
-    method: opt.Method = opt.MethodChoice.tight,
+    crowd: opt.CrowdOption = None,
+    adjacency: opt.AdjacencyOption = opt.AdjacencyChoice.zero_out,
+    method: opt.MethodOption = opt.MethodChoice.tight,
     accuracy: opt.Accuracy = 1e-3,
     as_json: opt.Json = False,
 ) -> None:
@@ -70,10 +71,10 @@ def users(
     epsilon: opt.Epsilon,
     delta: opt.Delta,
     described: Annotated[opt.Description, opt.Offer(of="users", but="users")],
-    rounds: opt.Rounds = "1",
-    crowd: opt.Crowd = None,
-    adjacency: opt.Adjacency = opt.AdjacencyChoice.zero_out,
-    method: opt.Method = opt.MethodChoice.tight,
+    rounds: opt.RoundsOption = "1",
+    crowd: opt.CrowdOption = None,
+    adjacency: opt.AdjacencyOption = opt.AdjacencyChoice.zero_out,
+    method: opt.MethodOption = opt.MethodChoice.tight,
     accuracy: opt.Accuracy = 1e-3,
     as_json: opt.Json = False,
 ) -> None:
@@ -95,11 +96,10 @@ def users(
 def _users_to_start_with(described: opt.Description) -> int:
     """Enough for the sample, if there is one: the description is checked before the search begins."""
     from shoal import _validate
-    from shoal.cli import parse
 
     sample = described.given.get("sample")
     if "sample" in described.fields and isinstance(sample, str):
-        return _validate.users("sample", parse.number("sample", sample))
+        return _validate.users("sample", number("sample", sample))
     return _validate.USERS_MAX
 
 
@@ -116,12 +116,11 @@ class Target:
     @classmethod
     def read(cls, epsilon: str, delta: str, rounds: str, method: opt.MethodChoice, accuracy: float) -> Target:
         from shoal import _validate
-        from shoal.cli import parse
 
         return cls(
-            epsilon=_validate.epsilon(parse.number("epsilon", epsilon)),
-            delta=_validate.delta(parse.number("delta", delta)),
-            rounds=_validate.rounds(parse.number("rounds", rounds)),
+            epsilon=_validate.epsilon(number("epsilon", epsilon)),
+            delta=_validate.delta(number("delta", delta)),
+            rounds=_validate.rounds(number("rounds", rounds)),
             method=method.value,
             accuracy=accuracy,
         )

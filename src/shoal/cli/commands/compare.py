@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from shoal._written import number
 from shoal.cli import options as opt
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ def compare(
     *,
     delta: opt.Delta,
     described: opt.Described,
-    rounds: opt.Rounds = "1",
-    adjacency: opt.Adjacency = opt.AdjacencyChoice.zero_out,
+    rounds: opt.RoundsOption = "1",
+    adjacency: opt.AdjacencyOption = opt.AdjacencyChoice.zero_out,
     as_json: opt.Json = False,
     plot: opt.Plot = None,
 ) -> None:
@@ -37,14 +38,14 @@ def compare(
         --delta 1/60000 --rounds 5540 --plot methods.png
     """
     from shoal import _validate
-    from shoal.cli import parse, show
+    from shoal.cli import show
     from shoal.paper.compare import compare as by_every_method
     from shoal.plots import check
 
     if plot is not None:
         check(plot)
-    small = _validate.delta(parse.number("delta", delta))
-    count = _validate.rounds(parse.number("rounds", rounds))
+    small = _validate.delta(number("delta", delta))
+    count = _validate.rounds(number("rounds", rounds))
     m = described.mechanism(adjacency)
     with show.busy(m):
         methods = by_every_method(m, delta=small, rounds=count)

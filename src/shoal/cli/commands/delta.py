@@ -7,12 +7,12 @@ from shoal.cli import options as opt
 
 def delta(
     *,
-    epsilon: opt.Epsilons,
+    epsilon: opt.ManyEpsilons,
     described: opt.Described,
     rounds: opt.ManyRounds = "1",
-    crowd: opt.Crowd = None,
-    adjacency: opt.Adjacency = opt.AdjacencyChoice.zero_out,
-    method: opt.Method = opt.MethodChoice.tight,
+    crowd: opt.CrowdOption = None,
+    adjacency: opt.AdjacencyOption = opt.AdjacencyChoice.zero_out,
+    method: opt.MethodOption = opt.MethodChoice.tight,
     accuracy: opt.Accuracy = 1e-3,
     as_json: opt.Json = False,
     plot: opt.Plot = None,

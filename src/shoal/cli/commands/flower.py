@@ -111,18 +111,18 @@ def new(
 
 
 def simulate(
-    nodes: terms.Nodes = 100,
-    rounds: terms.Rounds = 10,
+    nodes: terms.TrialNodes = 100,
+    rounds: terms.TrialRounds = 10,
     clip: terms.Clip = 1.0,
     sigma: terms.Sigma = 0.5,
     rate: terms.Rate = 0.5,
     epsilon: terms.TrialEpsilon = None,
-    delta: terms.Delta = 1e-5,
-    crowd: terms.Crowd = "any",
+    delta: terms.AgreedDelta = 1e-5,
+    crowd: terms.AgreedCrowd = "any",
     step: terms.Step = 1.0,
     minimum: terms.Minimum = None,
     timeout: terms.Timeout = 600.0,
-    app: terms.App = None,
+    app: terms.TrialApp = None,
     folder: terms.Home = Path("out/flower-simulation"),
 ) -> None:
     """Nodes in Flower's simulation engine, with noise that is fast and protects nobody; the rest is real."""
@@ -137,18 +137,18 @@ def simulate(
 
 
 def deploy(
-    nodes: terms.Nodes = 4,
-    rounds: terms.Rounds = 5,
+    nodes: terms.TrialNodes = 4,
+    rounds: terms.TrialRounds = 5,
     clip: terms.Clip = 1.0,
     sigma: terms.Sigma = 0.5,
     rate: terms.Rate = 0.75,
     epsilon: terms.TrialEpsilon = None,
-    delta: terms.Delta = 1e-5,
-    crowd: terms.Crowd = "any",
+    delta: terms.AgreedDelta = 1e-5,
+    crowd: terms.AgreedCrowd = "any",
     step: terms.Step = 1.0,
     minimum: terms.Minimum = None,
     timeout: terms.Timeout = 60.0,
-    app: terms.App = None,
+    app: terms.TrialApp = None,
     folder: terms.Home = Path("out/flower-deployment"),
 ) -> None:
     """SuperLink, proxy, SuperNodes and analyst as real processes with TLS on loopback, and secure noise."""

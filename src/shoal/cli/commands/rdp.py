@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shoal._written import number
 from shoal.cli import options as opt
 
 if TYPE_CHECKING:
@@ -23,12 +24,12 @@ def rdp(
     *,
     described: opt.Described,
     orders: Annotated[str, typer.Option(metavar="L[,L…]", help="Rényi orders above 1.")] = "2,4,8,16,32,64",
-    rounds: opt.Rounds = "1",
+    rounds: opt.RoundsOption = "1",
     delta: Annotated[
         str | None, typer.Option(metavar="D", help="Also the order that is best for this delta, and its epsilon.")
     ] = None,
-    crowd: opt.Crowd = None,
-    adjacency: opt.Adjacency = opt.AdjacencyChoice.zero_out,
+    crowd: opt.CrowdOption = None,
+    adjacency: opt.AdjacencyOption = opt.AdjacencyChoice.zero_out,
     as_json: opt.Json = False,
     plot: opt.Plot = None,
 ) -> None:
@@ -50,8 +51,8 @@ def rdp(
     if plot is not None:
         check(plot)
     values = _validate.orders(parse.numbers("orders", orders))
-    count = _validate.rounds(parse.number("rounds", rounds))
-    small = None if delta is None else _validate.delta(parse.number("delta", delta))
+    count = _validate.rounds(number("rounds", rounds))
+    small = None if delta is None else _validate.delta(number("delta", delta))
     variants = described.variants(crowd, adjacency)
     with show.busy(variants[0][1]):
         rows = [row for which, m in variants for row in _curve(which, m, values, count)]

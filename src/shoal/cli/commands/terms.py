@@ -18,22 +18,22 @@ Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The analyst's fo
 Sigma = Annotated[float, typer.Option(metavar="X", help="Noise multiplier: standard deviation / clipping norm.")]
 Rate = Annotated[float, typer.Option(metavar="P", help="Probability of checking in.")]
 Clip = Annotated[float, typer.Option(metavar="C", help="l2 norm to which a node's update is clipped.")]
-Rounds = Annotated[int, typer.Option(metavar="T", help="Rounds.")]
-Epsilon = Annotated[float, typer.Option(metavar="E", help="The budget: no round is opened that could exceed it.")]
+TrialRounds = Annotated[int, typer.Option(metavar="T", help="Rounds.")]
+AgreedEpsilon = Annotated[float, typer.Option(metavar="E", help="The budget: no round is opened that could exceed it.")]
 TrialEpsilon = Annotated[
     float | None,
     typer.Option(metavar="E", help="The budget: no round is opened that could exceed it. [default: what they cost]"),
 ]
-Delta = Annotated[float, typer.Option(metavar="D", help="Delta of the budget.")]
-Crowd = Annotated[str, typer.Option(metavar="any|identical", help="Crowd of the budget: what the others hold.")]
+AgreedDelta = Annotated[float, typer.Option(metavar="D", help="Delta of the budget.")]
+AgreedCrowd = Annotated[str, typer.Option(metavar="any|identical", help="Crowd of the budget: what the others hold.")]
 Step = Annotated[float, typer.Option(help="What the mean update is multiplied with.")]
-Nodes = Annotated[int, typer.Option(metavar="N", help="Nodes, each with an equal share of the images.")]
+TrialNodes = Annotated[int, typer.Option(metavar="N", help="Nodes, each with an equal share of the images.")]
 Minimum = Annotated[int | None, typer.Option(metavar="M", help="Fewest users of a round. [default: 3/4 of the nodes]")]
 Corrupt = Annotated[
     int,
     typer.Option(metavar="K", help="Enrolled nodes that may be the shuffler's: the ledger does not count them."),
 ]
-App = Annotated[
+TrialApp = Annotated[
     Path | None, typer.Option(metavar="DIR", help="An app made with 'shoal flower new'. [default: the embedded digits]")
 ]
 Home = Annotated[Path, typer.Option(metavar="DIR", help="Folder for keys, settings, state and logs.")]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shoal._written import number
 from shoal.cli import options as opt
 
 if TYPE_CHECKING:
@@ -22,9 +23,9 @@ def tradeoff(
         str, typer.Option(metavar="F[,F…]", help="False positive rates of the attacker.")
     ] = "0.001,0.01,0.1",
     described: opt.Described,
-    rounds: opt.Rounds = "1",
-    crowd: opt.Crowd = None,
-    adjacency: opt.Adjacency = opt.AdjacencyChoice.zero_out,
+    rounds: opt.RoundsOption = "1",
+    crowd: opt.CrowdOption = None,
+    adjacency: opt.AdjacencyOption = opt.AdjacencyChoice.zero_out,
     accuracy: opt.Accuracy = 1e-3,
     as_json: opt.Json = False,
     plot: opt.Plot = None,
@@ -46,7 +47,7 @@ def tradeoff(
     if plot is not None:
         check(plot)
     rates = [_validate.delta(f, "fpr") for f in parse.numbers("fpr", fpr)]
-    count = _validate.rounds(parse.number("rounds", rounds))
+    count = _validate.rounds(number("rounds", rounds))
     variants = described.variants(crowd, adjacency)
     rows = []
     for which, m in variants:

@@ -28,7 +28,7 @@ class Protocol(str, enum.Enum):
     central = "central"
 
 
-class Network(str, enum.Enum):
+class NetworkChoice(str, enum.Enum):
     small = "small"
     opacus = "opacus"
     histograms = "histograms"
@@ -92,7 +92,7 @@ def train(
     delta: Annotated[str | None, typer.Option(metavar="D", help="Delta, such as 1e-5 or 1/60000.")] = None,
     crowd: Annotated[BudgetCrowd, typer.Option(help="The crowd for which the budget must hold.")] = BudgetCrowd.any,
     network: Annotated[
-        Network | None,
+        NetworkChoice | None,
         typer.Option(help="small: 8,890 parameters; opacus: 26,010; histograms: linear on fixed features, 3,920."),
     ] = None,
     model: Annotated[
@@ -210,7 +210,7 @@ def _threads(count: int) -> None:
     torch.set_num_threads(_validate.integer("threads", count, minimum=1, maximum=1024))
 
 
-def _network(network: Network | None, model: str | None) -> str | None:
+def _network(network: NetworkChoice | None, model: str | None) -> str | None:
     """A network of ours, or a model of the user's own."""
     if model is None:
         return network and network.value

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shoal._written import number
 from shoal.cli import options as opt
 
 if TYPE_CHECKING:
@@ -96,7 +97,6 @@ def worth(
 
 def _found(tool: Tool, given: dict[str, str | None]) -> Worth:
     from shoal import worth as worths
-    from shoal.cli import parse
 
     for name, text in given.items():
         option = f"--{name.replace('_', '-')}"
@@ -105,7 +105,7 @@ def _found(tool: Tool, given: dict[str, str | None]) -> Worth:
         if name not in KNOWN[tool] and text is not None:
             known = ", ".join(KNOWN[tool]) or "no parameters"
             raise ValueError(f"{name} is not a parameter of {tool.value}, which has {known}")
-    values: dict[str, Any] = {name: parse.number(name, text) for name, text in given.items() if text is not None}
+    values: dict[str, Any] = {name: number(name, text) for name, text in given.items() if text is not None}
     found: Worth = getattr(worths, tool.value.replace("-", "_"))(**values)
     return found
 

@@ -447,7 +447,7 @@ class Analyst:
         if gone:
             files.sync_folder(self.folder / KEYS)
 
-    def receive(self, number: int) -> Batch:
+    def receive(self, number: int) -> Delivery:
         """Begin to receive a batch for round `number`; `BusyError` while another is being received."""
         if self._owner is None:
             raise ValueError(f"{self.folder} is open for reading only")
@@ -459,7 +459,7 @@ class Analyst:
                 raise ConflictError(f"round must be at most {waiting}, which is waited for, got {number}")
             if number == waiting:
                 self.open_round()
-            return Batch(self, number, counted=number == waiting)
+            return Delivery(self, number, counted=number == waiting)
         except BaseException:
             self._receiving.release()
             raise
@@ -561,7 +561,7 @@ class Analyst:
         self._forget_keys()
 
 
-class Batch:
+class Delivery:
     """One batch while it comes in: `feed` it bytes, then `finish`; `abandon` it in any other case.
 
     Memory: some reports, one sum, and 17 bytes for each node that is enrolled.

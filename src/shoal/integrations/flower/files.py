@@ -1,33 +1,18 @@
-"""Files that are there whole or not at all, and folders that have one owner."""
+"""Files with checksums, and folders that have one owner."""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import IO
 
+from shoal._files import private, replace, sync_folder
+
+__all__ = ["hold", "lock", "private", "replace", "replace_summed", "sync_folder", "whole"]
+
 SUM_BYTES = 32
-
-
-def private(path: Path) -> IO[bytes]:
-    """An empty file that only its owner can read, open for writing."""
-    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
-
-
-def replace(path: Path, pieces: Iterable[bytes]) -> None:
-    """Write `path`, for its owner alone, so that a crash leaves the old file or the new one, never a part of it."""
-    draft = path.with_name(path.name + ".draft")
-    draft.unlink(missing_ok=True)
-    with private(draft) as file:
-        for piece in pieces:
-            file.write(piece)
-        file.flush()
-        os.fsync(file.fileno())
-    draft.replace(path)
-    sync_folder(path.parent)
 
 
 def replace_summed(path: Path, pieces: Iterable[bytes]) -> None:
@@ -51,15 +36,6 @@ def whole(path: Path) -> bool:
             total.update(block)
             left -= len(block)
         return left == 0 and file.read() == total.digest()
-
-
-def sync_folder(folder: Path) -> None:
-    """Make creations, renames and removals in a folder last."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def hold(file: IO[str], *, wait: bool = True) -> bool:

@@ -16,10 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from shoal import _validate
+from shoal.audit import Progress
 from shoal.paper.reproduce.figure1a import reproduce_figure1a
 from shoal.paper.reproduce.figure1b import GENERIC_ORDERS, reproduce_figure1b
 from shoal.paper.reproduce.frontier import FRONTIER, reproduce_frontier
-from shoal.paper.reproduce.parts import DELTA, Check, Column, Part, Picture, Progress, Side, verdict
+from shoal.paper.reproduce.parts import DELTA, Check, Column, Part, Picture, Rounding, verdict
 from shoal.paper.reproduce.runs import PACKAGED_RUN, TrainingRun, read_run
 from shoal.paper.reproduce.table1 import reproduce_table1
 
@@ -34,7 +35,7 @@ __all__ = [
     "Part",
     "Picture",
     "Progress",
-    "Side",
+    "Rounding",
     "TrainingRun",
     "read_run",
     "reproduce",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shoal.audit import Progress
 from shoal.interval import Interval
 from shoal.mechanisms import Shuffle
 from shoal.paper.reproduce import parts
-from shoal.paper.reproduce.parts import DELTA, Check, Column, Part, Picture, Progress, Steps, least, most
+from shoal.paper.reproduce.parts import DELTA, Check, Column, Part, Picture, Steps, least, most
 from shoal.paper.tables import PRINTED_TABLE1, SIGMA, USERS, figure1a
 from shoal.plots import Line, band
 

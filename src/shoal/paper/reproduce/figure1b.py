@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from shoal.audit import Progress
 from shoal.interval import Interval
 from shoal.mechanisms import ShuffledCheckIn
 from shoal.paper.checkin import checkin_baseline, checkin_sum, checkin_sum_printed, generic_bound, theorem3
 from shoal.paper.composition import epsilon_from_rdp
 from shoal.paper.reproduce import parts
-from shoal.paper.reproduce.parts import Check, Column, Part, Picture, Progress, Steps, most
+from shoal.paper.reproduce.parts import Check, Column, Part, Picture, Steps, most
 from shoal.paper.reproduce.runs import PACKAGED_RUN, TrainingRun, read_run
 from shoal.paper.tables import ORDERS
 from shoal.plots import Line

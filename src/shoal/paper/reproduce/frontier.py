@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from shoal.audit import Progress
 from shoal.interval import Interval
 from shoal.mechanisms import Mechanism, from_dict
 from shoal.paper.checkin import theorem3
 from shoal.paper.reproduce import parts
 from shoal.paper.reproduce.figure1b import ACCURACY_OF_THE_PAPER, converted
-from shoal.paper.reproduce.parts import Check, Column, Part, Picture, Progress, Steps, most
+from shoal.paper.reproduce.parts import Check, Column, Part, Picture, Steps, most
 from shoal.paper.reproduce.runs import PACKAGED_RUN, TrainingRun, read_run
 from shoal.paper.tables import ORDERS
 from shoal.plots import Line

@@ -8,15 +8,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from shoal.audit import Progress
 from shoal.interval import Interval, outwards
 from shoal.mechanisms import Mechanism
 from shoal.paper.tables import USERS
 from shoal.plots import Line
 
-Progress = Callable[[str, float], None]
-"""Told what is done next, in words, and how much of all is done."""
-
-Side = Literal["nearest", "up", "down", "given"]
+Rounding = Literal["nearest", "up", "down", "given"]
 
 DELTA = 1.0 / USERS
 
@@ -32,7 +30,7 @@ class Column:
     key: str
     head: str
     values: tuple[float | None, ...]
-    side: Side = "given"
+    side: Rounding = "given"
     short: str = ""
     """A head for narrow tables, in which a column without one is left out."""
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal import _validate
+from shoal import _runs, _validate
 from shoal.mechanisms import ShuffledCheckIn, from_dict
 
 PACKAGED_RUN = Path(__file__).parents[1] / "mnist_run"
@@ -26,18 +25,17 @@ class TrainingRun:
 
 def read_run(folder: Path) -> TrainingRun:
     """The training run of a folder that `shoal train` wrote: config.json and metrics.jsonl."""
-    for name in ("config.json", "metrics.jsonl"):
+    for name in (_runs.CONFIG, _runs.METRICS):
         if not (folder / name).is_file():
             raise ValueError(f"run must be a folder of shoal train, with {name}, got {str(folder)!r}")
     try:
-        config = json.loads((folder / "config.json").read_text())
-        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines() if line.strip()]
+        config, rows = _runs.config(folder), _runs.metrics(folder)
         m = from_dict(config["mechanism"])
         delta = _validate.delta(config["delta"])
         rounds = tuple(_validate.rounds(row.get("spent", row["round"])) for row in rows)
         accuracy = tuple(float(row["accuracy"]) for row in rows)
         about = f"clipping norm {config['clip']:g}, data {config['data']}, {rounds[-1]:,} rounds"
-    except (KeyError, TypeError, IndexError, json.JSONDecodeError) as error:
+    except (KeyError, TypeError, IndexError, ValueError) as error:
         raise ValueError(
             f"run must be a folder of shoal train that can be read, got {str(folder)!r}: {error}"
         ) from None

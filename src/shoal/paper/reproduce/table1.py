@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shoal.audit import Progress
 from shoal.interval import Interval
 from shoal.mechanisms import Shuffle
 from shoal.paper.clones import clones_gaussian
 from shoal.paper.composition import epsilon_from_rdp
 from shoal.paper.reproduce import parts
-from shoal.paper.reproduce.parts import DELTA, Check, Column, Part, Picture, Progress, Steps, least, most
+from shoal.paper.reproduce.parts import DELTA, Check, Column, Part, Picture, Steps, least, most
 from shoal.paper.tables import ORDERS, PRINTED_TABLE1, SIGMA, SIGMA_CLONES, USERS, Table1, table1
 from shoal.plots import Line, band
 

@@ -1,0 +1,47 @@
+"""Files that are there whole or not at all, also if the process is killed, the machine stops or the disk is full."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+from collections.abc import Iterable
+from pathlib import Path
+from typing import IO
+
+
+def private(path: Path) -> IO[bytes]:
+    """An empty file that only its owner can read, open for writing."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+
+
+def replace(path: Path, pieces: Iterable[bytes], *, alone: bool = True) -> None:
+    """Write `path`, for its owner alone, so that a crash leaves the old file or the new one, never a part of it.
+
+    `alone`: no other process writes this file, so that a draft that a crash left is overwritten the next time.
+    """
+    draft = path.with_name(f"{path.name}.draft" if alone else f".{path.name}.{secrets.token_hex(8)}")
+    draft.unlink(missing_ok=True)
+    try:
+        with private(draft) as file:
+            for piece in pieces:
+                file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make creations, renames and removals in a folder last."""
+    if os.name == "nt":
+        return  # Windows opens no folders; its file system does this by itself
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

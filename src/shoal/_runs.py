@@ -1,0 +1,41 @@
+"""The folder of a training run as plain data: what every reader of it reads, with PyTorch or without."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+CONFIG = "config.json"
+METRICS = "metrics.jsonl"
+
+
+def config(folder: Path) -> dict[str, Any]:
+    """How the run was set up."""
+    path = folder / CONFIG
+    try:
+        found = json.loads(path.read_bytes())
+    except (FileNotFoundError, NotADirectoryError):
+        raise ValueError(f"{folder} is not a run folder: it has no {CONFIG}") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not a configuration of a run: {error}") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is not a configuration of a run: it is not an object")
+    return found
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    """The lines of its metrics; a last one that was cut short is left out."""
+    path = folder / METRICS
+    lines = path.read_bytes().split(b"\n") if path.exists() else []
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line) if line.strip() else None
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            row = "damaged"
+        if isinstance(row, dict):
+            rows.append(row)
+        elif row is not None and number < len(lines):
+            raise ValueError(f"line {number} of {path} is damaged")
+    return rows

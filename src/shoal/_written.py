@@ -1,0 +1,39 @@
+"""Numbers as people write them, in a command or on the page."""
+
+from __future__ import annotations
+
+import re
+
+_LONGEST = 60
+_GROUPED = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+")
+
+
+def number(name: str, text: str) -> float | int:
+    """`5540`, `5_540`, `5,540`, `1e-5` or `1/60000`.
+
+    >>> number("delta", "1/60,000") == 1 / 60_000
+    True
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"{name} must be written as a text, got {text!r}")
+    if len(text) > _LONGEST:
+        raise ValueError(f"{name} must be a number of at most {_LONGEST} characters, got {len(text)}")
+    parts = text.replace("_", "").split("/")
+    try:
+        if len(parts) == 2:
+            return _plain(parts[0]) / _plain(parts[1])
+        if len(parts) == 1:
+            return _plain(parts[0])
+    except (ValueError, ZeroDivisionError, OverflowError):
+        pass
+    raise ValueError(f"{name} must be a number such as 5, 0.1, 1e-5 or 1/60000, got {text!r}")
+
+
+def _plain(text: str) -> float | int:
+    text = text.strip()
+    # Commas between groups of three only: 1,5 may be meant as a decimal number.
+    text = text.replace(",", "") if _GROUPED.fullmatch(text) else text
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
