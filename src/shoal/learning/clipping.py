@@ -44,7 +44,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 MICROBATCH = 512
 """Users whose gradients are formed at once where each is needed."""
 
-_CACHE, _LEAST_MICROBATCH, _MOST_MICROBATCH = 2**21, 16, 4_096
+_CACHE, _LEAST_MICROBATCH, _MOST_MICROBATCH = 2**22, 16, 4_096
 """Numbers that a microbatch keeps and forms: they should stay in the cache."""
 
 _MARGIN = 1.0 - 1e-5
@@ -53,6 +53,7 @@ _SAME = 1e-4
 """Gradients that differ by less, relatively, differ by rounding."""
 
 _MIXING = (nn.modules.batchnorm._BatchNorm,)
+
 
 def user_losses(outputs: Tensor, labels: Tensor) -> Tensor:
     """Cross entropy of each user."""

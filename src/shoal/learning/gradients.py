@@ -184,13 +184,13 @@ def _bands(x: Tensor, geometry: Geometry) -> Iterator[Tensor]:
     b, h, w, c = last.stride()
     kept = last.new_empty(users, steps, across, residues, columns, channels)
     for r in range(residues):  # one copy each is several times as fast as one of all
-        kept[:, :, :, r] = last[:, r:].as_strided((users, steps, across, columns, channels), (b, h * sh, w * sw, w * dw, c))
+        kept[:, :, :, r] = last[:, r:].as_strided(
+            (users, steps, across, columns, channels), (b, h * sh, w * sw, w * dw, c)
+        )
     flat = kept.view(users, steps * across, residues * columns * channels)
     width_of_row = columns * channels
     for step, first, count in geometry.bands():
-        yield flat[
-            :, step * across : (step + down) * across, first * width_of_row : (first + count) * width_of_row
-        ]
+        yield flat[:, step * across : (step + down) * across, first * width_of_row : (first + count) * width_of_row]
 
 
 Part = Direct | Product | Convolution
@@ -224,7 +224,9 @@ class Gradients:
 
     def weighted(self, factors: Tensor) -> Tensor:
         found = {key: part.weighted(factors) for key, part in self.parts.items()}
-        return torch.cat([found[id(p)].reshape(-1) if id(p) in found else p.new_zeros(p.numel()) for p in self.parameters])
+        return torch.cat(
+            [found[id(p)].reshape(-1) if id(p) in found else p.new_zeros(p.numel()) for p in self.parameters]
+        )
 
     def each(self) -> Tensor:
         users, found = len(self.losses), {key: part.each().flatten(1) for key, part in self.parts.items()}

@@ -111,9 +111,7 @@ class Watch(TorchFunctionMode):
 
     def by_rows(self, x: Any, least: int = 1) -> bool:
         """Whether it is no parameter, and has a row for each user and enough dimensions."""
-        return (
-            isinstance(x, Tensor) and self.source(x) is None and x.dim() >= least and x.shape[0] == self.users
-        )
+        return isinstance(x, Tensor) and self.source(x) is None and x.dim() >= least and x.shape[0] == self.users
 
     def transpose(self, t: Tensor, source: _Source) -> Tensor:
         view = t.detach().T
