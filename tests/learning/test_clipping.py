@@ -277,7 +277,7 @@ def test_the_trial_needs_records_that_differ():
     assert clipping._two_records(x, y) == [0, 3]
     assert clipping._two_records(x[:1], y[:1]) == [0]
     net = network("flipped").double()
-    rows, norms = one_by_one(net, x, y, 0.1)
+    _, norms = one_by_one(net, x, y, 0.1)
     assert torch.allclose(clipping.clipped_sum(net, x, y, clip=0.1).norms, norms, rtol=1e-10)
 
 

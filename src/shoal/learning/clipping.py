@@ -36,7 +36,7 @@ from torch.nn import functional
 
 from shoal import _validate
 from shoal.learning.gradients import Direct, Gradients, Part, Rows, added
-from shoal.learning.uses import Call, UnknownUse, Watch
+from shoal.learning.uses import Call, UnknownUseError, Watch
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From outputs and labels to one loss per user."""
@@ -131,7 +131,7 @@ def _gradients(
     tried = _tried(model, inputs[few], labels[few], loss)
     alone = _alone(model, inputs[:1], labels[:1], loss) if tried is None else None
     if microbatch is None:
-        parts = (_parts(alone.calls) if tried is None else tried.parts).values()
+        parts = (tried.parts if tried is not None else _parts(alone.calls if alone is not None else ())).values()
         microbatch = _microbatch(sum(part.numbers for part in parts) + _formed(model, alone, owners))
     for x, y, whose in _microbatches(inputs, labels, owners, microbatch):
         found = _together(model, x, y, loss) if alone is None else None
@@ -221,18 +221,23 @@ class _Tap(torch.autograd.Function):
         return gradients[0], None, None
 
 
+def _tapped(output: Tensor, anchor: Tensor, call: Call) -> Tensor:
+    found: Tensor = _Tap.apply(output, anchor, call)  # type: ignore[no-untyped-call]
+    return found
+
+
 def _together(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> Gradients | None:
     """None if a parameter is used in an unknown way."""
     parameters = trainable(model)
     anchor = inputs.new_zeros((), dtype=parameters[0].dtype).requires_grad_()
-    watch = Watch(parameters, users=len(inputs), tap=lambda output, call: _Tap.apply(output, anchor, call))
+    watch = Watch(parameters, users=len(inputs), tap=lambda output, call: _tapped(output, anchor, call))
     try:
         with torch.enable_grad():
             with watch:
                 outputs = model(inputs)
             values = loss(outputs, labels)
             _, *hidden = torch.autograd.grad(values.sum(), [anchor, *parameters], allow_unused=True)
-    except UnknownUse:
+    except UnknownUseError:
         return None
     if any(g is not None for g in hidden):  # a parameter reaches the loss in a way that was not seen
         return None
@@ -250,7 +255,9 @@ def _parts(calls: Iterable[Call]) -> dict[int, Part]:
     """The parts of parameters, by their ids."""
     found: dict[int, list[Part]] = {}
     for call in calls:
-        for use in call.uses if call.gradient is not None else ():
+        if call.gradient is None:  # its output does not reach the loss
+            continue
+        for use in call.uses:
             found.setdefault(id(use.parameter), []).append(use.part(call.inputs, call.gradient))
     return {key: added(parts) for key, parts in found.items()}
 
@@ -291,8 +298,8 @@ def _ordinary(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> T
 def _are_same(found: Tensor, expected: Tensor, sizes: list[int]) -> bool:
     """Whether gradients agree for each parameter, one that hardly counts within the rounding of the others."""
     norm = torch.linalg.vector_norm
-    allowed = torch.stack([norm(e, dim=1) for e in expected.split(sizes, dim=1)]) + 0.1 * norm(expected, dim=1)
-    differences = torch.stack([norm(d, dim=1) for d in (found - expected).split(sizes, dim=1)])
+    allowed = torch.stack([norm(e, dim=1) for e in torch.split(expected, sizes, dim=1)]) + 0.1 * norm(expected, dim=1)
+    differences = torch.stack([norm(d, dim=1) for d in torch.split(found - expected, sizes, dim=1)])
     return bool((differences <= _SAME * allowed).all())
 
 
@@ -318,7 +325,7 @@ def _alone(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> _Alo
 
     def tap(output: Tensor, call: Call) -> Tensor:
         call.gradient = torch.zeros_like(output)
-        return _Tap.apply(output, anchor, Call(inputs=output, uses=()))
+        return _tapped(output, anchor, Call(inputs=output, uses=()))
 
     watch = Watch(parameters, users=1, tap=tap, strict=False)
     with torch.enable_grad():

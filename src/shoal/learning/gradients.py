@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.grad import conv2d_weight
 
 _GHOST_POSITIONS = 16
 """With more positions than these, forming the products was always faster where it was measured."""
@@ -153,7 +154,7 @@ class Convolution:
         shape = (self.g.shape[1], self.x.shape[1], *self.geometry.kernel)
         scaled = self.g * factors[:, None, None, None]
         step = self.geometry
-        found: Tensor = torch.nn.grad.conv2d_weight(self.x, shape, scaled, step.stride, step.padding, step.dilation)
+        found: Tensor = conv2d_weight(self.x, shape, scaled, step.stride, step.padding, step.dilation)  # type: ignore[no-untyped-call]
         return found
 
     def each(self) -> Tensor:

@@ -26,7 +26,7 @@ from torch.overrides import TorchFunctionMode
 from shoal.learning.gradients import Convolution, Direct, Geometry, Part, Product
 
 
-class UnknownUse(Exception):
+class UnknownUseError(Exception):
     """A parameter was used in a way that is not known."""
 
 
@@ -89,7 +89,7 @@ class Watch(TorchFunctionMode):
         if output is not NotImplemented:
             return output
         if self.strict:
-            raise UnknownUse(f"{func} of a parameter")
+            raise UnknownUseError(f"{func} of a parameter")
         self.unknown.update(id(s.parameter) for s in found)
         return func(*args, **given)
 
@@ -138,7 +138,7 @@ def _tensors(given: Any) -> Iterator[Tensor]:
 # --- the rules: each gives the tapped output, or NotImplemented --------------------------------
 
 
-def _linear(watch: Watch, input: Any, weight: Any, bias: Any = None) -> Any:  # noqa: A002 (PyTorch's name)
+def _linear(watch: Watch, input: Any, weight: Any, bias: Any = None) -> Any:
     if not watch.by_rows(input, 2) or weight.dim() != 2 or (bias is not None and bias.shape != weight.shape[:1]):
         return NotImplemented
     uses = []
@@ -149,7 +149,7 @@ def _linear(watch: Watch, input: Any, weight: Any, bias: Any = None) -> Any:  # 
     return watch.call(functional.linear(input, watch.constant(weight), watch.constant(bias)), input, uses)
 
 
-def _matmul(watch: Watch, input: Any, other: Any) -> Any:  # noqa: A002
+def _matmul(watch: Watch, input: Any, other: Any) -> Any:
     source = watch.source(other)
     if not watch.by_rows(input, 2) or source is None or other.dim() != 2:
         return NotImplemented
@@ -169,7 +169,7 @@ def _matrix(source: _Source, *, flipped: bool) -> Use:
 def _conv2d(
     watch: Watch, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
     groups: int = 1,
-) -> Any:  # noqa: A002  # fmt: skip
+) -> Any:  # fmt: skip
     if not watch.by_rows(input, 4) or groups != 1 or isinstance(padding, str):
         return NotImplemented
     (sh, sw), (ph, pw), (dh, dw) = (_two(n) for n in (stride, padding, dilation))
@@ -190,7 +190,7 @@ def _two(given: Any) -> tuple[int, int]:
 
 def _layer_norm(
     watch: Watch, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
-) -> Any:  # noqa: A002
+) -> Any:
     if not watch.by_rows(input, 1 + len(normalized_shape)):
         return NotImplemented
     normal = functional.layer_norm(input, normalized_shape, eps=eps)
@@ -199,7 +199,7 @@ def _layer_norm(
 
 def _group_norm(
     watch: Watch, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
-) -> Any:  # noqa: A002
+) -> Any:
     if not watch.by_rows(input, 2):
         return NotImplemented
     normal = functional.group_norm(input, num_groups, eps=eps)
@@ -223,7 +223,7 @@ def _affine(watch: Watch, normal: Tensor, weight: Any, bias: Any, shape: tuple[i
 def _elementwise(function: Callable[[Any, Any], Tensor], *, times: bool, signs: tuple[int, int]) -> Callable[..., Any]:
     """A rule for `x * p` or `x + p` and so on, in either order; the sign of the parameter's gradient in each place."""
 
-    def rule(watch: Watch, input: Any, other: Any) -> Any:  # noqa: A002
+    def rule(watch: Watch, input: Any, other: Any) -> Any:
         first = watch.source(input) is not None
         p, x = (input, other) if first else (other, input)
         source = watch.source(p)
@@ -253,9 +253,15 @@ def _summed(shape: tuple[int, ...], *, times: bool = False, sign: int = 1) -> Ca
     return part
 
 
-def _transposed(watch: Watch, input: Any) -> Any:  # noqa: A002
+def _transposed(watch: Watch, input: Any) -> Any:
     source = watch.source(input)
     return watch.transpose(input, source) if source is not None and input.dim() == 2 else NotImplemented
+
+
+def _getter(name: str) -> Callable[..., Any]:
+    """What runs when a tensor's attribute is read."""
+    found: Callable[..., Any] = getattr(Tensor, name).__get__
+    return found
 
 
 _TIMES = _elementwise(torch.mul, times=True, signs=(1, 1))
@@ -270,12 +276,12 @@ _RULES: dict[Callable[..., Any], Callable[..., Any]] = {
     **dict.fromkeys((torch.mul, Tensor.mul), _TIMES),
     **dict.fromkeys((torch.add, Tensor.add), _PLUS),
     **dict.fromkeys((torch.sub, Tensor.sub), _MINUS),
-    **dict.fromkeys((torch.t, Tensor.t, Tensor.T.__get__, Tensor.mT.__get__), _transposed),
+    **dict.fromkeys((torch.t, Tensor.t, _getter("T"), _getter("mT")), _transposed),
 }
 _SIGNATURES = {func: inspect.signature(rule) for func, rule in _RULES.items()}
 _HARMLESS = {
     Tensor.dim, Tensor.size, Tensor.numel, Tensor.__len__, Tensor.is_floating_point,
-    Tensor.shape.__get__, Tensor.ndim.__get__, Tensor.dtype.__get__, Tensor.device.__get__,
-    Tensor.requires_grad.__get__,
+    _getter("shape"), _getter("ndim"), _getter("dtype"), _getter("device"),
+    _getter("requires_grad"),
 }  # fmt: skip
 """What tells of a parameter only how large it is and where."""
