@@ -36,7 +36,7 @@ from torch.nn import functional
 
 from shoal import _validate
 from shoal.learning.gradients import Direct, Gradients, Part, Rows, added
-from shoal.learning.uses import Call, UnknownUseError, Watch
+from shoal.learning.uses import Call, UnknownUseError, Watch, version_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From outputs and labels to one loss per user."""
@@ -247,7 +247,7 @@ def _together(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> G
 
 def _check_unchanged(calls: Iterable[Call]) -> None:
     """An ordinary backward pass notices this by itself."""
-    if any(call.inputs._version != call.version for call in calls):
+    if any(version_of(call.inputs) != call.version for call in calls):
         raise RuntimeError("model must not change in place what a layer has got, which its gradient needs")
 
 

@@ -14,6 +14,7 @@ The function is computed with the parameter as a constant, and its use is kept. 
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,10 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from shoal.learning.gradients import Convolution, Direct, Geometry, Part, Product
+
+
+version_of: Callable[[Tensor], int] = operator.attrgetter("_version")
+"""How often a tensor was changed in place: the count by which PyTorch's backward pass notices it too."""
 
 
 class UnknownUseError(Exception):
@@ -120,7 +125,7 @@ class Watch(TorchFunctionMode):
         return view
 
     def call(self, output: Tensor, inputs: Tensor, uses: Sequence[Use]) -> Tensor:
-        call = Call(inputs=inputs.detach(), uses=uses, version=inputs._version)
+        call = Call(inputs=inputs.detach(), uses=uses, version=version_of(inputs))
         self.calls.append(call)
         return self.tap(output, call)
 
