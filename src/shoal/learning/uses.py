@@ -26,7 +26,6 @@ from torch.overrides import TorchFunctionMode
 
 from shoal.learning.gradients import Convolution, Direct, Geometry, Part, Product
 
-
 version_of: Callable[[Tensor], int] = operator.attrgetter("_version")
 """How often a tensor was changed in place: the count by which PyTorch's backward pass notices it too."""
 
