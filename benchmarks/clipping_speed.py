@@ -37,16 +37,16 @@ Work = Callable[[], Tensor]
 class Scaled(nn.Module):
     """A model with a parameter of its own: nothing that takes layers one by one knows it."""
 
-    def __init__(self, inner: nn.Module) -> None:
+    def __init__(self, inner: nn.Module, *, divided: bool = False) -> None:
         super().__init__()
-        self.inner, self.scale = inner, nn.Parameter(torch.ones(10))
+        self.inner, self.divided, self.scale = inner, divided, nn.Parameter(torch.ones(10))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.inner(x) * self.scale
+        return self.inner(x) / self.scale if self.divided else self.inner(x) * self.scale
 
 
 class Product(nn.Module):
-    """A linear layer written by hand, which nothing can know for one."""
+    """A linear layer written by hand."""
 
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
@@ -72,14 +72,22 @@ OWN: dict[str, tuple[str, Callable[[], nn.Module]]] = {
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(784, 128), nn.LayerNorm(128), nn.ReLU(), nn.Linear(128, 10)),
     ),
     "own: normalised": ("`opacus` with group normalisation", normalised),
-    "own: opacus scaled": ("`opacus` and a parameter for each output, by torch.func", lambda: Scaled(built("opacus"))),
-    "own: small scaled": ("`small` and a parameter for each output, by torch.func", lambda: Scaled(built("small"))),
+    "own: opacus scaled": ("`opacus` times a parameter for each output", lambda: Scaled(built("opacus"))),
+    "own: small scaled": ("`small` times a parameter for each output", lambda: Scaled(built("small"))),
     "own: histograms scaled": (
-        "`histograms` and a parameter for each output, by torch.func",
+        "`histograms` times a parameter for each output",
         lambda: Scaled(built("histograms")),
     ),
+    "own: opacus divided": (
+        "`opacus` divided by a parameter for each output, by torch.func",
+        lambda: Scaled(built("opacus"), divided=True),
+    ),
+    "own: small divided": (
+        "`small` divided by a parameter for each output, by torch.func",
+        lambda: Scaled(built("small"), divided=True),
+    ),
     "own: by hand": (
-        "one layer of 10 as a bare matrix, by torch.func",
+        "one layer of 10 as a bare matrix",
         lambda: nn.Sequential(nn.Flatten(), Product(784, 10)),
     ),
 }

@@ -1,0 +1,261 @@
+"""The gradients of a microbatch of users, in parts: each gives squared norms, a weighted sum, and the gradients.
+
+A part belongs to one parameter. B users' gradients of a matrix W are `sum_l left_l right_l^T` over L positions, and
+so are those of a convolution, whose positions are its outputs and whose inputs are patches. Then either
+
+- the B products are formed, one batched product, and both norms and sum are read off them; or
+- where L is small against the size of W, norms come from
+  `|sum_l left_l right_l^T|^2 = sum_{l,m} (left_l . left_m) (right_l . right_m)`
+  (Goodfellow 2015; Li et al. 2022, "ghost clipping") and the weighted sum is one product over all users.
+
+Norms and sums of a part are of the same numbers, so that no gradient enters the sum longer than its norm says, but
+for rounding.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.grad import conv2d_weight
+
+_GHOST_POSITIONS = 16
+"""With more positions than these, forming the products was always faster where it was measured."""
+
+
+def _few(positions: int, numbers: int) -> bool:
+    """Whether norms without products pay: products cost that many numbers a user, Gram matrices L^2 products each."""
+    return positions <= _GHOST_POSITIONS and 2 * positions**2 <= numbers
+
+
+def _squares(formed: Tensor) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(formed.flatten(1), dim=1)
+    return norms.square()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Direct:
+    """Gradients formed, B x the parameter's shape."""
+
+    gradients: Tensor
+
+    @property
+    def numbers(self) -> int:
+        """How many numbers are kept for a user: here and in the other parts."""
+        return self.gradients[0].numel()
+
+    def squares(self) -> Tensor:
+        return _squares(self.gradients)
+
+    def weighted(self, factors: Tensor) -> Tensor:
+        return (factors @ self.gradients.flatten(1)).view(self.gradients.shape[1:])
+
+    def each(self) -> Tensor:
+        return self.gradients
+
+
+class Product:
+    """Gradients `sum_l left_l right_l^T` of a matrix, from B x L x rows and B x L x columns."""
+
+    def __init__(self, left: Tensor, right: Tensor) -> None:
+        self.left, self.right = left, right
+
+    @functools.cached_property
+    def formed(self) -> Tensor | None:
+        few = _few(self.left.shape[1], self.left.shape[2] * self.right.shape[2])
+        return None if few else torch.bmm(self.left.mT, self.right)
+
+    @property
+    def numbers(self) -> int:
+        return sum(t[0].numel() for t in (self.left, self.right, self.formed) if t is not None)
+
+    def squares(self) -> Tensor:
+        if self.formed is not None:
+            return _squares(self.formed)
+        if self.left.shape[1] == 1:
+            return _squares(self.left) * _squares(self.right)
+        return (torch.bmm(self.left, self.left.mT) * torch.bmm(self.right, self.right.mT)).sum(dim=(1, 2))
+
+    def weighted(self, factors: Tensor) -> Tensor:
+        if self.formed is not None:
+            return Direct(gradients=self.formed).weighted(factors)
+        # The smaller side gets the factors.
+        left, right = self.left, self.right
+        if left.shape[2] <= right.shape[2]:
+            left = left * factors[:, None, None]
+        else:
+            right = right * factors[:, None, None]
+        return left.flatten(0, 1).T @ right.flatten(0, 1)
+
+    def each(self) -> Tensor:
+        return torch.bmm(self.left.mT, self.right) if self.formed is None else self.formed
+
+
+@dataclass(frozen=True, kw_only=True)
+class Geometry:
+    """Of a convolution, for rows and columns."""
+
+    kernel: tuple[int, int]
+    stride: tuple[int, int]
+    padding: tuple[int, int]
+    dilation: tuple[int, int]
+
+    def positions(self, size: int, axis: int) -> int:
+        """How many output positions there are along an axis of that size."""
+        reach = self.dilation[axis] * (self.kernel[axis] - 1)
+        return (size + 2 * self.padding[axis] - reach - 1) // self.stride[axis] + 1
+
+    def bands(self) -> Iterator[tuple[int, int, int]]:
+        """The kernel's rows in groups: how many steps down each begins, at which row of the step, and how many rows."""
+        rows, step, apart = self.kernel[0], self.stride[0], self.dilation[0]
+        if apart > 1:
+            yield from ((i * apart // step, i * apart % step, 1) for i in range(rows))
+        else:
+            yield from ((i // step, 0, min(step, rows - i)) for i in range(0, rows, step))
+
+
+class Convolution:
+    """Gradients of a convolution's weight, from its inputs B x C x H x W and output gradients B x O x H' x W'.
+
+    Patches overlap, and most of the time would go into writing them out. Only the columns of the kernel are: each row
+    of positions is kept once, beside the rows of its step, and a band of the kernel's rows finds all its inputs in one
+    block of this, some steps further down.
+    """
+
+    def __init__(self, x: Tensor, g: Tensor, geometry: Geometry) -> None:
+        self.x, self.g, self.geometry = x, g, geometry
+        last = g.movedim(1, -1)
+        self.outputs = last.reshape(len(g), -1, last.shape[-1])
+        self.bands = list(_bands(x, geometry))
+
+    @functools.cached_property
+    def formed(self) -> list[Tensor] | None:
+        few = _few(self.outputs.shape[1], self.g.shape[1] * sum(band.shape[2] for band in self.bands))
+        return None if few else self._products()
+
+    @property
+    def numbers(self) -> int:
+        formed = self.formed if self.formed is not None else []
+        return sum(t[0].numel() for t in (self.x, self.outputs, *self.bands, *formed))
+
+    def squares(self) -> Tensor:
+        if self.formed is not None:
+            return torch.stack([_squares(p) for p in self.formed]).sum(dim=0)
+        inputs = torch.stack([torch.bmm(band, band.mT) for band in self.bands]).sum(dim=0)
+        return (inputs * torch.bmm(self.outputs, self.outputs.mT)).sum(dim=(1, 2))
+
+    def weighted(self, factors: Tensor) -> Tensor:
+        if self.formed is not None:
+            return self._weights([(factors @ p.flatten(1)).view(1, *p.shape[1:]) for p in self.formed])[0]
+        shape = (self.g.shape[1], self.x.shape[1], *self.geometry.kernel)
+        scaled = self.g * factors[:, None, None, None]
+        step = self.geometry
+        found: Tensor = conv2d_weight(self.x, shape, scaled, step.stride, step.padding, step.dilation)  # type: ignore[no-untyped-call]
+        return found
+
+    def each(self) -> Tensor:
+        return self._weights(self._products() if self.formed is None else self.formed)
+
+    def _products(self) -> list[Tensor]:
+        """A band's are B x O x its rows, columns and channels."""
+        return [torch.bmm(self.outputs.mT, band) for band in self.bands]
+
+    def _weights(self, products: Sequence[Tensor]) -> Tensor:
+        """In the order of the weight: B x O x C x rows x columns."""
+        columns, channels = self.geometry.kernel[1], self.x.shape[1]
+        parts = [p.view(*p.shape[:2], -1, columns, channels) for p in products]
+        return torch.cat(parts, dim=2).movedim(-1, 2)
+
+
+def _bands(x: Tensor, geometry: Geometry) -> Iterator[Tensor]:
+    """The inputs of all positions that meet a band of the kernel's rows: B x L x (its rows, columns, channels)."""
+    (rows, columns), (sh, sw), (ph, pw), (dh, dw) = (
+        geometry.kernel, geometry.stride, geometry.padding, geometry.dilation,
+    )  # fmt: skip
+    users, channels, height, width = x.shape
+    down, across = geometry.positions(height, 0), geometry.positions(width, 1)
+    reach = dh * (rows - 1)
+    steps, residues = down + reach // sh, min(sh, reach + 1)
+    below = max(ph, (steps - 1) * sh + residues - height - ph)
+    last = functional.pad(x.permute(0, 2, 3, 1), (0, 0, pw, pw, ph, below)).contiguous()
+    b, h, w, c = last.stride()
+    kept = last.new_empty(users, steps, across, residues, columns, channels)
+    for r in range(residues):  # one copy each is several times as fast as one of all
+        kept[:, :, :, r] = last[:, r:].as_strided(
+            (users, steps, across, columns, channels), (b, h * sh, w * sw, w * dw, c)
+        )
+    flat = kept.view(users, steps * across, residues * columns * channels)
+    width_of_row = columns * channels
+    for step, first, count in geometry.bands():
+        yield flat[:, step * across : (step + down) * across, first * width_of_row : (first + count) * width_of_row]
+
+
+Part = Direct | Product | Convolution
+
+
+def added(parts: Sequence[Part]) -> Part:
+    """The gradients of a parameter that was used several times: they are added before anything is squared."""
+    if len(parts) == 1:
+        return parts[0]
+    products = [p for p in parts if isinstance(p, Product)]
+    if len(products) == len(parts):
+        left, right = (torch.cat(t, dim=1) for t in zip(*((p.left, p.right) for p in products), strict=True))
+        return Product(left, right)
+    return Direct(gradients=torch.stack([p.each().flatten(1) for p in parts]).sum(dim=0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gradients:
+    """Of all parameters, in their order; those without a part have gradient 0."""
+
+    parameters: Sequence[nn.Parameter]
+    parts: Mapping[int, Part]
+    """By the parameter's id."""
+    losses: Tensor
+
+    def squares(self) -> Tensor:
+        found = torch.zeros_like(self.losses)
+        for part in self.parts.values():
+            found = found + part.squares()
+        return found
+
+    def weighted(self, factors: Tensor) -> Tensor:
+        found = {key: part.weighted(factors) for key, part in self.parts.items()}
+        return torch.cat(
+            [found[id(p)].reshape(-1) if id(p) in found else p.new_zeros(p.numel()) for p in self.parameters]
+        )
+
+    def each(self) -> Tensor:
+        users, found = len(self.losses), {key: part.each().flatten(1) for key, part in self.parts.items()}
+        return torch.cat([found.get(id(p), p.new_zeros(users, p.numel())) for p in self.parameters], dim=1)
+
+    def as_one(self, owners: Tensor) -> Rows:
+        """The gradients of users' mean losses, from those of their records."""
+        counts = torch.bincount(owners).to(self.losses.dtype)
+        gradients, users = self.each(), len(counts)
+        share = (1.0 / counts)[owners]
+        return Rows(
+            gradients=gradients.new_zeros(users, gradients.shape[1]).index_add_(0, owners, gradients * share[:, None]),
+            losses=self.losses.new_zeros(users).index_add_(0, owners, self.losses * share),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Gradients formed, a row each."""
+
+    gradients: Tensor
+    losses: Tensor
+
+    def squares(self) -> Tensor:
+        return _squares(self.gradients)
+
+    def weighted(self, factors: Tensor) -> Tensor:
+        return factors @ self.gradients
+
+    def each(self) -> Tensor:
+        return self.gradients

@@ -1,0 +1,291 @@
+"""How a model uses its parameters: seen while it runs, whatever the model's code looks like.
+
+Every function of PyTorch that gets a trainable parameter is seen. If it is one of these, then user i's gradient
+follows from what user i put in and from the gradient of what came out:
+
+- a matrix product with the parameter (`Linear`, `functional.linear`, `x @ W`, `x @ W.T`);
+- a convolution of images in one group (`Conv2d`, `functional.conv2d`);
+- layer and group normalisation, whose weights multiply what is normalised;
+- `x * p`, `x + p`, `x - p`, `p - x` with a parameter that is the same for all users.
+
+The function is computed with the parameter as a constant, and its use is kept. Any other use is unknown.
+"""
+
+from __future__ import annotations
+
+import inspect
+import operator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+from shoal.learning.gradients import Convolution, Direct, Geometry, Part, Product
+
+version_of: Callable[[Tensor], int] = operator.attrgetter("_version")
+"""How often a tensor was changed in place: the count by which PyTorch's backward pass notices it too."""
+
+
+class UnknownUseError(Exception):
+    """A parameter was used in a way that is not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Use:
+    """One use of a parameter: its gradients from the inputs and the output gradients, both with a row for each user."""
+
+    parameter: nn.Parameter
+    matrix: bool
+    """Whether it is a product, for which gradients need not be formed user by user."""
+    part: Callable[[Tensor, Tensor], Part]
+
+
+@dataclass(kw_only=True)
+class Call:
+    """One function that got parameters: its inputs, and its output gradients once they are known."""
+
+    inputs: Tensor
+    uses: Sequence[Use]
+    version: int = 0
+    """Of the inputs, by which a change in place shows."""
+    gradient: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Source:
+    """What stands for a parameter: itself, or its transpose."""
+
+    parameter: nn.Parameter
+    transposed: bool = False
+
+
+class Watch(TorchFunctionMode):
+    """Keeps the calls with parameters of what runs inside it. `tap` takes each output, and gives what goes on."""
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        *,
+        users: int,
+        tap: Callable[[Tensor, Call], Tensor],
+        strict: bool = True,
+    ) -> None:
+        super().__init__()
+        self.users, self.tap, self.strict = users, tap, strict
+        self.calls: list[Call] = []
+        self.unknown: set[int] = set()
+        """The ids of parameters that were used in unknown ways; if strict, such a use is an error."""
+        self._sources = {id(p): _Source(parameter=p) for p in parameters}
+        self._transposes: list[Tensor] = []  # kept, so that no other tensor gets their id
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        found = [s for t in _tensors((args, given)) if (s := self._sources.get(id(t))) is not None]
+        if not found or func in _HARMLESS:
+            return func(*args, **given)
+        output = self._known(func, args, given)
+        if output is not NotImplemented:
+            return output
+        if self.strict:
+            raise UnknownUseError(f"{func} of a parameter")
+        self.unknown.update(id(s.parameter) for s in found)
+        return func(*args, **given)
+
+    def _known(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        rule = _RULES.get(func)
+        if rule is None:
+            return NotImplemented
+        try:
+            bound = _SIGNATURES[func].bind(self, *args, **kwargs)
+        except TypeError:  # an argument that the rule does not know
+            return NotImplemented
+        return rule(*bound.args, **bound.kwargs)
+
+    def source(self, t: Any) -> _Source | None:
+        return self._sources.get(id(t))
+
+    def constant(self, t: Any) -> Any:
+        return t if self.source(t) is None else t.detach()
+
+    def by_rows(self, x: Any, least: int = 1) -> bool:
+        """Whether it is no parameter, and has a row for each user and enough dimensions."""
+        return isinstance(x, Tensor) and self.source(x) is None and x.dim() >= least and x.shape[0] == self.users
+
+    def transpose(self, t: Tensor, source: _Source) -> Tensor:
+        view = t.detach().T
+        self._sources[id(view)] = _Source(parameter=source.parameter, transposed=not source.transposed)
+        self._transposes.append(view)
+        return view
+
+    def call(self, output: Tensor, inputs: Tensor, uses: Sequence[Use]) -> Tensor:
+        call = Call(inputs=inputs.detach(), uses=uses, version=version_of(inputs))
+        self.calls.append(call)
+        return self.tap(output, call)
+
+
+def _tensors(given: Any) -> Iterator[Tensor]:
+    if isinstance(given, Tensor):
+        yield given
+    elif isinstance(given, (tuple, list)):
+        for inner in given:
+            yield from _tensors(inner)
+    elif isinstance(given, dict):
+        yield from _tensors(tuple(given.values()))
+
+
+# --- the rules: each gives the tapped output, or NotImplemented --------------------------------
+
+
+def _linear(watch: Watch, input: Any, weight: Any, bias: Any = None) -> Any:
+    if not watch.by_rows(input, 2) or weight.dim() != 2 or (bias is not None and bias.shape != weight.shape[:1]):
+        return NotImplemented
+    uses = []
+    if (source := watch.source(weight)) is not None:
+        uses.append(_matrix(source, flipped=False))
+    if (source := watch.source(bias)) is not None:
+        uses.append(Use(parameter=source.parameter, matrix=False, part=_summed(tuple(bias.shape))))
+    return watch.call(functional.linear(input, watch.constant(weight), watch.constant(bias)), input, uses)
+
+
+def _matmul(watch: Watch, input: Any, other: Any) -> Any:
+    source = watch.source(other)
+    if not watch.by_rows(input, 2) or source is None or other.dim() != 2:
+        return NotImplemented
+    return watch.call(input @ other.detach(), input, [_matrix(source, flipped=True)])
+
+
+def _matrix(source: _Source, *, flipped: bool) -> Use:
+    """The outputs' side of a linear layer's weight comes first, that of `x @ W` last; a transpose changes them."""
+
+    def part(a: Tensor, g: Tensor) -> Part:
+        inputs, outputs = (t.reshape(len(t), -1, t.shape[-1]) for t in (a, g))
+        return Product(inputs, outputs) if flipped != source.transposed else Product(outputs, inputs)
+
+    return Use(parameter=source.parameter, matrix=True, part=part)
+
+
+def _conv2d(
+    watch: Watch, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+    groups: int = 1,
+) -> Any:  # fmt: skip
+    if not watch.by_rows(input, 4) or groups != 1 or isinstance(padding, str):
+        return NotImplemented
+    (sh, sw), (ph, pw), (dh, dw) = (_two(n) for n in (stride, padding, dilation))
+    geometry = Geometry(kernel=tuple(weight.shape[2:]), stride=(sh, sw), padding=(ph, pw), dilation=(dh, dw))
+    uses = []
+    if (source := watch.source(weight)) is not None:
+        uses.append(Use(parameter=source.parameter, matrix=True, part=lambda a, g: Convolution(a, g, geometry)))
+    if (source := watch.source(bias)) is not None:
+        uses.append(Use(parameter=source.parameter, matrix=False, part=_summed((len(bias), 1, 1))))
+    output = functional.conv2d(input, watch.constant(weight), watch.constant(bias), stride, padding, dilation)
+    return watch.call(output, input, uses)
+
+
+def _two(given: Any) -> tuple[int, int]:
+    numbers = [int(n) for n in given] if isinstance(given, Sequence) else [int(given)]
+    return numbers[0], numbers[-1]
+
+
+def _layer_norm(
+    watch: Watch, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    if not watch.by_rows(input, 1 + len(normalized_shape)):
+        return NotImplemented
+    normal = functional.layer_norm(input, normalized_shape, eps=eps)
+    return _affine(watch, normal, weight, bias, tuple(normalized_shape))
+
+
+def _group_norm(
+    watch: Watch, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    if not watch.by_rows(input, 2):
+        return NotImplemented
+    normal = functional.group_norm(input, num_groups, eps=eps)
+    return _affine(watch, normal, weight, bias, (input.shape[1], *[1] * (input.dim() - 2)))
+
+
+def _affine(watch: Watch, normal: Tensor, weight: Any, bias: Any, shape: tuple[int, ...]) -> Any:
+    """What is normalised, times weight plus bias, which have that shape beside it."""
+    uses = []
+    for given, times in ((weight, True), (bias, False)):
+        if (source := watch.source(given)) is not None:
+            uses.append(Use(parameter=source.parameter, matrix=False, part=_summed(shape, times=times)))
+    w, b = (None if p is None else watch.constant(p).view(shape) for p in (weight, bias))
+    if w is None:
+        output = normal if b is None else normal + b
+    else:
+        output = normal * w if b is None else torch.addcmul(b, normal, w)
+    return watch.call(output, normal, uses)
+
+
+def _elementwise(function: Callable[[Any, Any], Tensor], *, times: bool, signs: tuple[int, int]) -> Callable[..., Any]:
+    """A rule for `x * p` or `x + p` and so on, in either order; the sign of the parameter's gradient in each place."""
+
+    def rule(watch: Watch, input: Any, other: Any) -> Any:
+        first = watch.source(input) is not None
+        p, x = (input, other) if first else (other, input)
+        source = watch.source(p)
+        if source is None or source.transposed or not watch.by_rows(x, 1):
+            return NotImplemented
+        # A parameter that reaches the users' dimension there would be another one for each user.
+        if p.dim() > x.dim() or (p.dim() == x.dim() and p.shape[0] != 1):
+            return NotImplemented
+        output = function(watch.constant(input), watch.constant(other))
+        part = _summed(tuple(p.shape), times=times, sign=signs[0] if first else signs[1])
+        use = Use(parameter=source.parameter, matrix=False, part=part)
+        return watch.call(output, x.expand_as(output), [use])
+
+    return rule
+
+
+def _summed(shape: tuple[int, ...], *, times: bool = False, sign: int = 1) -> Callable[[Tensor, Tensor], Part]:
+    """Output gradients, or these times the inputs, summed over all that has the same element of that shape."""
+
+    def part(a: Tensor, g: Tensor) -> Part:
+        values = g * a if times else g
+        if sign < 0:
+            values = -values
+        beside = (*[1] * (values.dim() - 1 - len(shape)), *shape[max(0, len(shape) - values.dim() + 1) :])
+        return Direct(gradients=values.sum_to_size(len(values), *beside))
+
+    return part
+
+
+def _transposed(watch: Watch, input: Any) -> Any:
+    source = watch.source(input)
+    return watch.transpose(input, source) if source is not None and input.dim() == 2 else NotImplemented
+
+
+def _getter(name: str) -> Callable[..., Any]:
+    """What runs when a tensor's attribute is read."""
+    found: Callable[..., Any] = getattr(Tensor, name).__get__
+    return found
+
+
+_TIMES = _elementwise(torch.mul, times=True, signs=(1, 1))
+_PLUS = _elementwise(torch.add, times=False, signs=(1, 1))
+_MINUS = _elementwise(torch.sub, times=False, signs=(1, -1))
+_RULES: dict[Callable[..., Any], Callable[..., Any]] = {
+    functional.linear: _linear,
+    torch.conv2d: _conv2d,
+    functional.layer_norm: _layer_norm,
+    functional.group_norm: _group_norm,
+    **dict.fromkeys((torch.matmul, Tensor.matmul, torch.mm, Tensor.mm), _matmul),
+    **dict.fromkeys((torch.mul, Tensor.mul), _TIMES),
+    **dict.fromkeys((torch.add, Tensor.add), _PLUS),
+    **dict.fromkeys((torch.sub, Tensor.sub), _MINUS),
+    **dict.fromkeys((torch.t, Tensor.t, _getter("T"), _getter("mT")), _transposed),
+}
+_SIGNATURES = {func: inspect.signature(rule) for func, rule in _RULES.items()}
+_HARMLESS = {
+    Tensor.dim, Tensor.size, Tensor.numel, Tensor.__len__, Tensor.is_floating_point,
+    _getter("shape"), _getter("ndim"), _getter("dtype"), _getter("device"),
+    _getter("requires_grad"),
+}  # fmt: skip
+"""What tells of a parameter only how large it is and where."""
