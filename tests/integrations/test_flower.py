@@ -95,7 +95,7 @@ def inside_a_flower_process(monkeypatch):
 @pytest.fixture
 def forgetful_disk(monkeypatch):
     """Hundreds of files, none of which must last."""
-    monkeypatch.setattr(files.os, "fsync", lambda handle: None)
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
 
 
 @pytest.fixture

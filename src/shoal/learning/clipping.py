@@ -35,8 +35,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from shoal import _validate
-from shoal.learning.gradients import Direct, Gradients, Part, Rows, added
-from shoal.learning.uses import Call, UnknownUseError, Watch, version_of
+from shoal.learning.gradients import Direct, Gradients, OfParameter, Rows, added
+from shoal.learning.uses import Call, UnknownUseError, Watcher, version_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From outputs and labels to one loss per user."""
@@ -230,7 +230,7 @@ def _together(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> G
     """None if a parameter is used in an unknown way."""
     parameters = trainable(model)
     anchor = inputs.new_zeros((), dtype=parameters[0].dtype).requires_grad_()
-    watch = Watch(parameters, users=len(inputs), tap=lambda output, call: _tapped(output, anchor, call))
+    watch = Watcher(parameters, users=len(inputs), tap=lambda output, call: _tapped(output, anchor, call))
     try:
         with torch.enable_grad():
             with watch:
@@ -251,9 +251,9 @@ def _check_unchanged(calls: Iterable[Call]) -> None:
         raise RuntimeError("model must not change in place what a layer has got, which its gradient needs")
 
 
-def _parts(calls: Iterable[Call]) -> dict[int, Part]:
+def _parts(calls: Iterable[Call]) -> dict[int, OfParameter]:
     """The parts of parameters, by their ids."""
-    found: dict[int, list[Part]] = {}
+    found: dict[int, list[OfParameter]] = {}
     for call in calls:
         if call.gradient is None:  # its output does not reach the loss
             continue
@@ -327,7 +327,7 @@ def _alone(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> _Alo
         call.gradient = torch.zeros_like(output)
         return _tapped(output, anchor, Call(inputs=output, uses=()))
 
-    watch = Watch(parameters, users=1, tap=tap, strict=False)
+    watch = Watcher(parameters, users=1, tap=tap, strict=False)
     with torch.enable_grad():
         with watch:
             outputs = model(inputs)
@@ -348,7 +348,7 @@ def _apart(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss, alone: 
 
     def one(given: dict[str, Tensor], zeros: list[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Kept]:
         left = iter(zeros)
-        watch = Watch(alone.products, users=1, tap=lambda output, call: output + next(left))
+        watch = Watcher(alone.products, users=1, tap=lambda output, call: output + next(left))
         with watch:
             outputs = torch.func.functional_call(model, given, (x[None],))
         value = loss(outputs, y[None]).sum()

@@ -194,10 +194,10 @@ def _bands(x: Tensor, geometry: Geometry) -> Iterator[Tensor]:
         yield flat[:, step * across : (step + down) * across, first * width_of_row : (first + count) * width_of_row]
 
 
-Part = Direct | Product | Convolution
+OfParameter = Direct | Product | Convolution
 
 
-def added(parts: Sequence[Part]) -> Part:
+def added(parts: Sequence[OfParameter]) -> OfParameter:
     """The gradients of a parameter that was used several times: they are added before anything is squared."""
     if len(parts) == 1:
         return parts[0]
@@ -213,7 +213,7 @@ class Gradients:
     """Of all parameters, in their order; those without a part have gradient 0."""
 
     parameters: Sequence[nn.Parameter]
-    parts: Mapping[int, Part]
+    parts: Mapping[int, OfParameter]
     """By the parameter's id."""
     losses: Tensor
 

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from shoal.learning.gradients import Convolution, Direct, Geometry, Part, Product
+from shoal.learning.gradients import Convolution, Direct, Geometry, OfParameter, Product
 
 version_of: Callable[[Tensor], int] = operator.attrgetter("_version")
 """How often a tensor was changed in place: the count by which PyTorch's backward pass notices it too."""
@@ -41,7 +41,7 @@ class Use:
     parameter: nn.Parameter
     matrix: bool
     """Whether it is a product, for which gradients need not be formed user by user."""
-    part: Callable[[Tensor, Tensor], Part]
+    part: Callable[[Tensor, Tensor], OfParameter]
 
 
 @dataclass(kw_only=True)
@@ -63,7 +63,7 @@ class _Source:
     transposed: bool = False
 
 
-class Watch(TorchFunctionMode):
+class Watcher(TorchFunctionMode):
     """Keeps the calls with parameters of what runs inside it. `tap` takes each output, and gives what goes on."""
 
     def __init__(
@@ -142,7 +142,7 @@ def _tensors(given: Any) -> Iterator[Tensor]:
 # --- the rules: each gives the tapped output, or NotImplemented --------------------------------
 
 
-def _linear(watch: Watch, input: Any, weight: Any, bias: Any = None) -> Any:
+def _linear(watch: Watcher, input: Any, weight: Any, bias: Any = None) -> Any:
     if not watch.by_rows(input, 2) or weight.dim() != 2 or (bias is not None and bias.shape != weight.shape[:1]):
         return NotImplemented
     uses = []
@@ -153,7 +153,7 @@ def _linear(watch: Watch, input: Any, weight: Any, bias: Any = None) -> Any:
     return watch.call(functional.linear(input, watch.constant(weight), watch.constant(bias)), input, uses)
 
 
-def _matmul(watch: Watch, input: Any, other: Any) -> Any:
+def _matmul(watch: Watcher, input: Any, other: Any) -> Any:
     source = watch.source(other)
     if not watch.by_rows(input, 2) or source is None or other.dim() != 2:
         return NotImplemented
@@ -163,7 +163,7 @@ def _matmul(watch: Watch, input: Any, other: Any) -> Any:
 def _matrix(source: _Source, *, flipped: bool) -> Use:
     """The outputs' side of a linear layer's weight comes first, that of `x @ W` last; a transpose changes them."""
 
-    def part(a: Tensor, g: Tensor) -> Part:
+    def part(a: Tensor, g: Tensor) -> OfParameter:
         inputs, outputs = (t.reshape(len(t), -1, t.shape[-1]) for t in (a, g))
         return Product(inputs, outputs) if flipped != source.transposed else Product(outputs, inputs)
 
@@ -171,7 +171,7 @@ def _matrix(source: _Source, *, flipped: bool) -> Use:
 
 
 def _conv2d(
-    watch: Watch, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
+    watch: Watcher, input: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1,
     groups: int = 1,
 ) -> Any:  # fmt: skip
     if not watch.by_rows(input, 4) or groups != 1 or isinstance(padding, str):
@@ -193,7 +193,7 @@ def _two(given: Any) -> tuple[int, int]:
 
 
 def _layer_norm(
-    watch: Watch, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
+    watch: Watcher, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Any:
     if not watch.by_rows(input, 1 + len(normalized_shape)):
         return NotImplemented
@@ -202,7 +202,7 @@ def _layer_norm(
 
 
 def _group_norm(
-    watch: Watch, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
+    watch: Watcher, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Any:
     if not watch.by_rows(input, 2):
         return NotImplemented
@@ -210,7 +210,7 @@ def _group_norm(
     return _affine(watch, normal, weight, bias, (input.shape[1], *[1] * (input.dim() - 2)))
 
 
-def _affine(watch: Watch, normal: Tensor, weight: Any, bias: Any, shape: tuple[int, ...]) -> Any:
+def _affine(watch: Watcher, normal: Tensor, weight: Any, bias: Any, shape: tuple[int, ...]) -> Any:
     """What is normalised, times weight plus bias, which have that shape beside it."""
     uses = []
     for given, times in ((weight, True), (bias, False)):
@@ -227,7 +227,7 @@ def _affine(watch: Watch, normal: Tensor, weight: Any, bias: Any, shape: tuple[i
 def _elementwise(function: Callable[[Any, Any], Tensor], *, times: bool, signs: tuple[int, int]) -> Callable[..., Any]:
     """A rule for `x * p` or `x + p` and so on, in either order; the sign of the parameter's gradient in each place."""
 
-    def rule(watch: Watch, input: Any, other: Any) -> Any:
+    def rule(watch: Watcher, input: Any, other: Any) -> Any:
         first = watch.source(input) is not None
         p, x = (input, other) if first else (other, input)
         source = watch.source(p)
@@ -244,10 +244,10 @@ def _elementwise(function: Callable[[Any, Any], Tensor], *, times: bool, signs: 
     return rule
 
 
-def _summed(shape: tuple[int, ...], *, times: bool = False, sign: int = 1) -> Callable[[Tensor, Tensor], Part]:
+def _summed(shape: tuple[int, ...], *, times: bool = False, sign: int = 1) -> Callable[[Tensor, Tensor], OfParameter]:
     """Output gradients, or these times the inputs, summed over all that has the same element of that shape."""
 
-    def part(a: Tensor, g: Tensor) -> Part:
+    def part(a: Tensor, g: Tensor) -> OfParameter:
         values = g * a if times else g
         if sign < 0:
             values = -values
@@ -257,7 +257,7 @@ def _summed(shape: tuple[int, ...], *, times: bool = False, sign: int = 1) -> Ca
     return part
 
 
-def _transposed(watch: Watch, input: Any) -> Any:
+def _transposed(watch: Watcher, input: Any) -> Any:
     source = watch.source(input)
     return watch.transpose(input, source) if source is not None and input.dim() == 2 else NotImplemented
 
