@@ -24,6 +24,9 @@ from shoal.mechanisms import Mechanism, bounds
 
 _TOLERANCE = 1e-4
 
+_JAGGED = 2e-4
+"""About the height of the steps in which epsilon of any crowd falls with users: looking closer finds a step, no more."""
+
 _COARSE = 4.0 * certify.ACCURACY
 """The accuracy of laws that only say where to look: a quarter of the work."""
 
@@ -204,7 +207,7 @@ def users(
     """The least number of users, from `at_least` up, that meets the target.
 
     `make` turns a number of users into a mechanism. For any crowd, whose epsilon falls in small steps, it is the least
-    to one part in 10,000.
+    to one part in 5,000.
 
     >>> from shoal import Shuffle
     >>> m = Shuffle(users=1, sigma=2.0, crowd="identical")
@@ -235,7 +238,7 @@ def users(
         )
     except ValueError:
         near = None  # `excess` will say what is wrong
-    width = _TOLERANCE if target.is_dear(make(first), count) else 0.0
+    width = _JAGGED if target.is_dear(make(first), count) else 0.0
     found = _fewest(excess, first, _validate.USERS_MAX, rising=False, near=near, width=width)
     if found > _validate.USERS_MAX:
         raise UnreachableError(
