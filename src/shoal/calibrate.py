@@ -25,7 +25,7 @@ from shoal.mechanisms import Mechanism, bounds
 _TOLERANCE = 1e-4
 
 _JAGGED = 2e-4
-"""About the height of the steps in which epsilon of any crowd falls with users: looking closer finds a step, no more."""
+"""About the height of the steps in which epsilon of any crowd falls with users: looking closer only finds a step."""
 
 _COARSE = 4.0 * certify.ACCURACY
 """The accuracy of laws that only say where to look: a quarter of the work."""
