@@ -272,6 +272,10 @@ def _around(excess: Callable[[float], float], near: Point, ends: Point, margin: 
         there = (x, excess(x))
         if here is not None and (there[1] > 0.0) != (here[1] > 0.0):
             return (there, here) if there[1] > 0.0 else (here, there)
+        if here is not None and there[0] != here[0]:
+            # Two looks at the function itself know its slope better.
+            seen = (there[1] - here[1]) / (there[0] - here[0])
+            slope = min(max(seen, 4.0 * slope), 0.25 * slope)
         here, way = there, -there[1] / slope
         if not math.isfinite(way):
             return None
@@ -340,21 +344,30 @@ def _fewest(
                 break
             n, known, step = further, there, min(step * 2, 64)
         low, high = (n, known), (further, there)
-    turn = 0
+    turn, stayed = 0, ""
     while high[0] - low[0] > max(1.0, width * low[0]):
         bad, good = (high[1], low[1]) if rising else (low[1], high[1])
-        x = math.exp(_guess(bad, good, turn, 0.0))
+        x = math.exp(_guess(bad, good, turn, 0.3 * width))
         middle = min(max(round(x) + (turn % 2 if x > low[0] else 0), low[0] + 1), high[0] - 1)
         there = (math.log(middle), excess(middle))
+        # The Illinois rule, as in `_narrow`.
         if (there[1] > 0.0) == rising:
-            high = (middle, there)
+            high, low = (middle, there), _halved(low, stayed == "low")
+            stayed = "low"
         else:
-            low = (middle, there)
+            low, high = (middle, there), _halved(high, stayed == "high")
+            stayed = "high"
         turn += 1
     return low[0] if rising else high[0]
 
 
 _Count = tuple[int, Point]
+
+
+def _halved(end: _Count, again: bool) -> _Count:
+    """An end that stays once more: it counts half."""
+    number, (x, excess) = end
+    return number, (x, 0.5 * excess if again else excess)
 
 
 def _beside(

@@ -25,6 +25,9 @@ _LITTLE = 0.5
 _FINE = 3e-5
 """How exactly those are looked at: it is cheap."""
 
+_CUT = 1e-20
+"""What is cut of a round, wherever that is a millionth of delta for each round: less takes longer to compute."""
+
 
 def is_any(parts: Parts) -> bool:
     """Whether there is a round whose crowd may hold anything: such rounds have upper bounds only."""
@@ -85,6 +88,12 @@ def _half(accuracy: float) -> int:
     return int(min(2048, max(256, 2 ** math.ceil(0.5 * math.log2(certify.ACCURACY / accuracy) + 9.0 - 1e-9))))
 
 
+def _budget(parts: Parts, smallest: float) -> float:
+    """Mass that may be cut off a round, one value for most questions, so that they share a law."""
+    total = sum(rounds for _, rounds in parts)
+    return _CUT if 1e-6 * smallest >= _CUT * total else certify.budget_for(parts, smallest)
+
+
 def _local(parts: Parts) -> Parts:
     """The one plain report a round of which everything is post-processing."""
     return tuple((part.local(), rounds) for part, rounds in parts)
@@ -104,7 +113,7 @@ def _asked(parts: Parts, smallest: float, accuracy: float, ask: Callable[[Curve 
     """The worse answer of both directions, or that by way of zero where all rounds lead through it."""
     legs = _legs(parts)
     chosen = parts if legs is None else legs
-    rounds = Composition(parts=chosen, half=_half(accuracy), budget=certify.budget_for(chosen, smallest))
+    rounds = Composition(parts=chosen, half=_half(accuracy), budget=_budget(chosen, smallest))
     there, back = (rounds.above(way) for way in DIRECTIONS)
     if legs is None:
         return max(ask(there), ask(back))

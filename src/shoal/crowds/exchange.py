@@ -57,6 +57,7 @@ from __future__ import annotations
 
 import bisect
 import functools
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -79,6 +80,12 @@ from shoal.engine.spread import NOTHING, Batch, Law, added, atoms_on_grid, base_
 _PLACES: FloatArray = np.array([-5.5, -3.5, -2.0, -1.0, -0.2, 0.6, 1.4, 2.4, 3.8, 6.0])
 """Where z has its nodes, next to -infinity and the end of the grid."""
 
+_AMONG_FEW: FloatArray = np.array([-5.5, -3.5, -2.0, -1.0, -0.2, 0.6, 1.4, 2.2, 3.0, 3.8, 4.6, 5.4, 6.2, 7.0])
+"""The same for few users, among whom a rare large v is a large part of f."""
+
+_AMONG_FEWEST = 4.0
+"""How many times as many nodes there are for a handful: v is nearly all of f."""
+
 _THINNINGS = ((2.5, (1.0,)), (1.75, (1.5, 3.0)), (1.25, (1.5, 2.5, 3.5)), (0.5, (1.5, 2.5, 4.0)), (0.0, ()))
 """Thinnings from each sigma on: with much noise one is as good as any, with little the best one depends on delta."""
 
@@ -93,7 +100,7 @@ _SCALE_EDGES, _USER_EDGES = (0.5, 1.0, 1.25, 1.75, 2.5, 3.0), ((8, 16), (300, 37
 
 An edge of users comes with the last number for which the rule on its other side may still be the better one."""
 
-_SENDER_EDGES = ((16.0, 1.15), (80.0, 1.03), (400.0, 1.03), (800.0, 1.03))
+_SENDER_EDGES = ((16.0, 1.15), (80.0, 1.08), (400.0, 1.03), (800.0, 1.03))
 """The same for those who send; for each, how far beyond it the rule on its other side may still be the better one."""
 
 _NEXT, _MORE = 1.015, 1.03
@@ -251,10 +258,10 @@ class _Nodes:
     cut: float
 
 
-def _nodes(r: float, present: float, budget: float, fine: float = 1.0) -> _Nodes:
+def _nodes(r: float, present: float, budget: float, fine: float = 1.0, usual: FloatArray = _PLACES) -> _Nodes:
     """w(z) spread on nodes, `fine` times as many as is usual."""
     low, last = panels.quantile(1e-6 * budget), r - panels.quantile(budget)
-    places = np.interp(np.arange(0.0, len(_PLACES) - 1 + 0.5 / fine, 1.0 / fine), np.arange(len(_PLACES)), _PLACES)
+    places = np.interp(np.arange(0.0, len(usual) - 1 + 0.5 / fine, 1.0 / fine), np.arange(len(usual)), usual)
     ends = np.append(places[last - 1.0 > places], last)
     value = np.append(0.0, np.exp(r * ends - 0.5 * r**2))
     z, weight = panels.nodes(low, last, ends, 2.0 * r)
@@ -350,23 +357,31 @@ def _blocks(first: int, masses: FloatArray, most: int, finer: float = 1.0) -> li
 
     Blocks start at multiples of their width, which is a power of two, so that those of other laws share sums.
     """
+    if len(masses) == 1:
+        return [(first, first, float(masses[0]))]
     counts = first + np.arange(len(masses))
     mean = float(masses @ counts)
     deviation = math.sqrt(max(0.0, float(masses @ (counts - mean) ** 2)))
     width = 2 ** max(0, round(math.log2(max(1.0, _BLOCK * mean / finer, 6.0 * deviation / (finer * most)))))
     low, high = (math.floor((mean + x * deviation) / width) * width for x in (-3.0, 3.0))
-    starts = [first, *range(low, high + width, width)]
-    # In the tails a block may change the count by a quarter.
-    while starts[1] > max(first, 1):
-        starts.insert(1, min(starts[1] - width, 3 * starts[1] // 4))
-    while starts[-1] < first + len(masses):
-        starts.append(max(starts[-1] + width, 5 * starts[-1] // 4))
-    starts = sorted({min(max(start, first), first + len(masses) - 1) for start in starts})
-    ends = [*starts[1:], first + len(masses)]
+    starts, end = list(range(low, high + width, width)), first + len(masses)
+    while starts[0] > first:
+        starts.insert(0, starts[0] - _tail_step(starts[0], width))
+    while starts[-1] < end:
+        starts.append(starts[-1] + _tail_step(starts[-1], width))
+    # The first block may start below all counts (a smaller one is above), but not at 0 where that cannot be.
+    starts = sorted({max(start, min(first, 1)) for start in starts if start < end})
+    starts = starts[max(0, bisect.bisect_right(starts, first) - 1) :]
+    bounds = [max(start - first, 0) for start in (*starts, end)]
     return [
-        (start, end - 1, float(masses[start - first : end - first].sum()))
-        for start, end in zip(starts, ends, strict=True)
+        (start, first + after - 1, float(masses[before:after].sum()))
+        for start, (before, after) in zip(starts, itertools.pairwise(bounds), strict=True)
     ]
+
+
+def _tail_step(start: int, width: int) -> int:
+    """In the tails a block may change the count by a quarter: a power of two as well, so that sums are shared."""
+    return width * 2 ** max(0, math.floor(math.log2(max(1.0, start / (4.0 * width)))))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -451,7 +466,10 @@ class Exchange(Round):
 @functools.lru_cache(maxsize=32)
 def _law(crowd: Exchange, half: int, budget: float) -> PricedLaw:
     """The law of the smaller prices, of this round and of those next to it that are no better."""
-    return law_of(functools.reduce(smaller, (_best(one, half, budget) for one in (crowd, *_neighbours(crowd)))))
+    every = [_best(one, half, budget) for one in (crowd, *_neighbours(crowd))]
+    if groups.plan(crowd.ratio, crowd.users, crowd.sample) is not None:
+        every += [price for one in _louder(crowd) for price in _plain(one, _beside(one), half, budget)]
+    return law_of(functools.reduce(smaller, every))
 
 
 def _neighbours(crowd: Exchange) -> list[Exchange]:
@@ -462,31 +480,42 @@ def _neighbours(crowd: Exchange) -> list[Exchange]:
     """
     ratio, users = crowd.ratio, crowd.users
     senders = users * ratio.rate * crowd.weight
-    loud, many = _LOUD * (100.0 / senders) ** (1.0 / 6.0), groups.enough_noise(groups.counted(users, crowd.sample))
     found = [
         replace(crowd, ratio=replace(ratio, scale=edge * (1.0 - 1e-9)))
-        for edge in (*_SCALE_EDGES, loud, many)
+        for edge in (*_SCALE_EDGES, groups.enough_noise(groups.counted(users, crowd.sample)))
         if edge <= ratio.scale < _NEXT * edge
     ]
     enough = groups.enough(ratio.scale)
-    edges = (*_SENDER_EDGES, (100.0 * (_LOUD / ratio.scale) ** 6, _MORE))
     if crowd.sample is not None:
         if users / _SENDER_EDGES[0][1] <= crowd.sample < users:
             found.append(replace(crowd, sample=users))
         return found + [
             replace(crowd, sample=math.ceil(edge))
-            for edge, reach in (*edges, (enough, _MORE))
+            for edge, reach in (*_SENDER_EDGES, (enough, _MORE))
             if edge / reach <= crowd.sample < edge <= users
         ]
     found += [replace(crowd, users=edge) for edge, last in _USER_EDGES if edge < users <= last]
     if enough <= users < _MORE * enough:
         found.append(replace(crowd, users=max(1, math.ceil(enough) - 1)))
-    for edge, reach in edges:
+    for edge, reach in _SENDER_EDGES:
         if edge <= senders < reach * edge:
             found.append(replace(crowd, users=max(1, math.ceil(edge / ratio.rate) - 1)))
         if edge / reach <= senders < edge <= users:
             found.append(replace(crowd, ratio=replace(ratio, rate=min(1.0, edge / users * (1.0 + 1e-9)))))
     return list(dict.fromkeys(found))
+
+
+def _louder(crowd: Exchange) -> list[Exchange]:
+    """The same across the edge from which on nothing is looked at beside groups."""
+    ratio, users = crowd.ratio, crowd.users
+    senders = users * ratio.rate
+    noise, most = _LOUD * (100.0 / senders) ** (1.0 / 6.0), 100.0 * (_LOUD / ratio.scale) ** 6
+    found = []
+    if crowd.sample is None and noise <= ratio.scale < _NEXT * noise:
+        found.append(replace(crowd, ratio=replace(ratio, scale=noise * (1.0 - 1e-9))))
+    if crowd.sample is None and most <= senders < _MORE * most:
+        found.append(replace(crowd, users=max(1, math.ceil(most / ratio.rate) - 1)))
+    return found
 
 
 @functools.lru_cache(maxsize=32)
@@ -499,11 +528,15 @@ def _best(crowd: Exchange, half: int, budget: float) -> Prices:
     plan = groups.plan(crowd.ratio, crowd.users, crowd.sample)
     if plan is not None:
         best = smaller(best, _with_local(crowd, _refined(crowd, plan, half, budget)))
-    for thin in _thinnings(crowd) if plan is None or budget <= _FOR_MOMENTS else _beside(crowd):
+    alone = plan is None or budget <= _FOR_MOMENTS
+    return functools.reduce(smaller, _plain(crowd, _thinnings(crowd) if alone else _beside(crowd), half, budget), best)
+
+
+def _plain(crowd: Exchange, thinnings: Sequence[Thinning], half: int, budget: float) -> Iterator[Prices]:
+    """Prices of the theorem as it stands, at each thinning."""
+    for thin in thinnings:
         cases, error = crowd.cases(thin.kept, budget, finer=_fine(half))
-        found = _prices(crowd, thin, [cases], error, half // 4, budget, _fine(half))[0]
-        best = smaller(best, _with_local(crowd, found))
-    return best
+        yield _with_local(crowd, _prices(crowd, thin, [cases], error, half // 4, budget, _fine(half))[0])
 
 
 def _fine(half: int) -> float:
@@ -621,7 +654,9 @@ def _prices(
     every = [case for cases in mixtures for case in cases]
     present = sum(case.chance * case.present for case in every) / len(mixtures)
     ratio = replace(crowd.ratio, rate=1.0) if crowd.is_by_size else crowd.ratio
-    nodes = _nodes(1.0 / ratio.scale, present, budget, fine)
+    few = crowd.users <= _SMALL or (crowd.is_by_size and crowd.users * crowd.ratio.rate * crowd.weight < groups.FEW)
+    more = min(_AMONG_FEWEST, max(1.0, _FEWEST / crowd.users))
+    nodes = _nodes(1.0 / ratio.scale, present, budget, fine * more, _AMONG_FEW if few else _PLACES)
     one = _terms(ratio, thin, nodes, half, budget)
     totals = sums(one, [case.terms for case in every], budget)
     return [_mixed(nodes, one, totals, cases, error, half, budget) for cases in mixtures]

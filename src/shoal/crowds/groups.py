@@ -94,7 +94,7 @@ _CELL = 0.05
 _STEPS: FloatArray = np.concatenate([1.3 ** np.arange(5.0), 4.0 * 2.5 ** np.arange(40.0)])
 """Steps between nodes of v, in deviations; they are cut in two, which costs little."""
 
-_FEW, _MANY = 80, 4_000
+FEW, _MANY = 80, 4_000
 """From so many senders on groups pay; with so many users nobody needs to be thinned."""
 
 _CALM = 1.5
@@ -112,8 +112,8 @@ _ANYWHERE = (-1.0, 1.0)
 _CHANCES = 2.0**-40
 """Relative error of the chances of v."""
 
-_RARE = 1e-4
-"""Values of v less probable than this need no groups by place."""
+_UNUSUAL, _RARE = 3e-3, 1e-4
+"""For values of v less probable than this, half as many intervals do, or none."""
 
 _GAUSS, _WEIGHTS = np.polynomial.legendre.leggauss(6)
 
@@ -139,6 +139,12 @@ class Division:
     def lone(self) -> int:
         """So many are in groups of several intervals at most, and count as users anywhere."""
         return (len(self.cuts) - 2) * self.size if self.drawn else 0
+
+    def cuts_for(self, chance: float) -> tuple[float, ...]:
+        """The cuts for a v of this chance: places matter for v that happen, elsewhere wider intervals do."""
+        if chance <= _RARE:
+            return _ANYWHERE
+        return self.cuts[::2] if chance <= _UNUSUAL and len(self.cuts) > 4 else self.cuts
 
     def groups(self, kept: int) -> int:
         """How many groups there are among so many: all users but those aside."""
@@ -171,7 +177,7 @@ def enough_noise(count: int) -> float:
 def plan(ratio: Lognormal, users: int, sample: int | None = None) -> Division | None:
     """How users are grouped, or None where that does not pay; `sample` is how many of them report, if that is fixed."""
     senders = users * ratio.rate if sample is None else sample
-    if senders < _FEW or not _QUIETEST <= ratio.scale <= _NOISIEST:
+    if senders < FEW or not _QUIETEST <= ratio.scale <= _NOISIEST:
         return None
     if counted(users, sample) >= enough(ratio.scale):
         at, size, cuts = -math.inf, 0.27, tuple(np.linspace(-1.0, 1.0, 9).tolist())
@@ -468,8 +474,7 @@ def _users(
 def _groups(ratio: Lognormal, thin: Thinning, plan: Division, nodes: Nodes, half: int, share: float) -> Batch:
     """One group for each v."""
     weight = nodes.weight
-    # Places matter for v that happen; elsewhere one interval does.
-    cuts = [plan.cuts if chance > _RARE else _ANYWHERE for chance in weight.tolist()]
+    cuts = [plan.cuts_for(chance) for chance in weight.tolist()]
     one, kinds = _users(ratio, thin, cuts, nodes, half, share)
     group = summed(one, share)(plan.size)
     points = in_order(group.points)

@@ -6,10 +6,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from shoal.engine.levels import Cells, in_order
+from shoal.engine.levels import Cells, in_order, levels_for
 from shoal.engine.numeric import UNIT, FloatArray
 from shoal.engine.prices import Prices, of_law
 from shoal.engine.spread import Law, atoms_on_grid, base_for
+
+
+_CHUNK = 16
+"""So many laws are shared on the grid at once: few enough to stay in the processor's cache."""
 
 
 @dataclass(kw_only=True)
@@ -19,20 +23,29 @@ class Mixture:
     cut: float
     gaps: list[FloatArray] = field(default_factory=list)
     masses: list[FloatArray] = field(default_factory=list)
+    size: float = 0.0
+    """The mean size of a gap."""
+    largest: float = 0.0
 
     def add(self, chance: float, law: Law, shift: float, over: float) -> None:
         """`(shift + sum) / over`, the sum of this law; what was cut moves its mean too."""
         if chance == 0.0:
             return
-        self.gaps.append((shift + law.point) / over)
+        gap = (shift + law.point) / over
+        self.gaps.append(gap)
         self.masses.append(chance * law.mass)
+        self.size += chance * float(law.mass @ np.abs(gap))
+        self.largest = max(self.largest, -float(gap[0]), float(gap[-1]))
         self.cut += chance * 2.0 * law.cut / over
 
     def prices(self, error: float, half: int) -> Prices:
         """Their prices, with chances known to this relative error."""
-        gaps, masses = np.concatenate(self.gaps), np.concatenate(self.masses)
-        base = base_for(float(masses @ np.abs(gaps)), half)
-        p = atoms_on_grid(gaps, masses, half, base)
+        base = base_for(self.size, half)
+        p = np.zeros((levels_for(self.largest, half, base), 2 * half + 1))
+        for start in range(0, len(self.gaps), _CHUNK):
+            some = slice(start, start + _CHUNK)
+            found = atoms_on_grid(np.concatenate(self.gaps[some]), np.concatenate(self.masses[some]), half, base)
+            p[: len(found)] += found
         gap, mass = in_order(Cells(base=base, mass=p, moment=p).points()), in_order(p)
         there = (mass > 0.0) | (gap == 0.0)
         gap, mass = gap[there], mass[there] / float(mass.sum())
