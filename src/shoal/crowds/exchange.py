@@ -365,10 +365,14 @@ def _blocks(first: int, masses: FloatArray, most: int, finer: float = 1.0) -> li
     width = 2 ** max(0, round(math.log2(max(1.0, _BLOCK * mean / finer, 6.0 * deviation / (finer * most)))))
     low, high = (math.floor((mean + x * deviation) / width) * width for x in (-3.0, 3.0))
     starts, end = list(range(low, high + width, width)), first + len(masses)
+    step = width
     while starts[0] > first:
-        starts.insert(0, starts[0] - _tail_step(starts[0], width))
+        step = _tail_step(starts[0], step, width)
+        starts.insert(0, starts[0] - step)
+    step = width
     while starts[-1] < end:
-        starts.append(starts[-1] + _tail_step(starts[-1], width))
+        step = _tail_step(starts[-1], step, width)
+        starts.append(starts[-1] + step)
     # The first block may start below all counts (a smaller one is above), but not at 0 where that cannot be.
     starts = sorted({max(start, min(first, 1)) for start in starts if start < end})
     starts = starts[max(0, bisect.bisect_right(starts, first) - 1) :]
@@ -379,9 +383,9 @@ def _blocks(first: int, masses: FloatArray, most: int, finer: float = 1.0) -> li
     ]
 
 
-def _tail_step(start: int, width: int) -> int:
-    """In the tails a block may change the count by a quarter: a power of two as well, so that sums are shared."""
-    return width * 2 ** max(0, math.floor(math.log2(max(1.0, start / (4.0 * width)))))
+def _tail_step(start: int, step: int, width: int) -> int:
+    """In the tails blocks get wider, up to a quarter of the count: powers of two, so that sums are shared."""
+    return 2 * step if 8 * step <= start else max(width, step // 2) if 4 * step > start else step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -608,8 +612,10 @@ def _independent(crowd: Exchange, plan: groups.Division, thin: Thinning, budget:
         if law < 0:
             lost += case.chance
         else:
+            # Those aside beyond the law's number are revealed: epsilon then falls in steps with the users.
+            kept = plan.size * count + sizes[law]
             cases.append(
-                groups.Grouped(kept=case.terms, aside=rest, law=sizes[law], groups=count, chance=case.chance)
+                groups.Grouped(kept=kept, aside=sizes[law], law=sizes[law], groups=count, chance=case.chance)
             )  # fmt: skip
     small = {size: Case(terms=size, over=size + 1.0, chance=1.0, present=crowd.ratio.rate) for size in sizes}
     return cases, small, lost, error
