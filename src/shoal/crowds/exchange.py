@@ -80,8 +80,10 @@ from shoal.engine.spread import NOTHING, Batch, Law, added, atoms_on_grid, base_
 _PLACES: FloatArray = np.array([-5.5, -3.5, -2.0, -1.0, -0.2, 0.6, 1.4, 2.4, 3.8, 6.0])
 """Where z has its nodes, next to -infinity and the end of the grid."""
 
-_AMONG_FEW: FloatArray = np.array([-5.5, -3.5, -2.0, -1.0, -0.2, 0.6, 1.4, 2.2, 3.0, 3.8, 4.6, 5.4, 6.2, 7.0])
-"""The same for few users, among whom a rare large v is a large part of f."""
+_AMONG_FEW: FloatArray = np.array(
+    [-6.4, -5.4, -4.6, -3.8, -3.0, -2.0, -1.0, -0.2, 0.6, 1.4, 2.2, 3.0, 3.8, 4.6, 5.4, 6.4]
+)
+"""The same for few users, among whom a rare v, large or small, is a large part of f."""
 
 _AMONG_FEWEST = 4.0
 """How many times as many nodes there are for a handful: v is nearly all of f."""
@@ -123,6 +125,9 @@ _FOR_MOMENTS = 1e-60
 
 _BLOCK = 6e-3
 """The width of a block of K, as a part of K: about four times what it costs of epsilon."""
+
+_WIDEST = 0.03
+"""No block within three deviations is wider than this part of K."""
 
 _DEAR = 1.25
 """Below this sigma a term spreads over so many orders of magnitude that one large one decides."""
@@ -362,7 +367,8 @@ def _blocks(first: int, masses: FloatArray, most: int, finer: float = 1.0) -> li
     counts = first + np.arange(len(masses))
     mean = float(masses @ counts)
     deviation = math.sqrt(max(0.0, float(masses @ (counts - mean) ** 2)))
-    width = 2 ** max(0, round(math.log2(max(1.0, _BLOCK * mean / finer, 6.0 * deviation / (finer * most)))))
+    wide = max(_BLOCK * mean, min(6.0 * deviation / most, _WIDEST * mean)) / finer
+    width = 2 ** max(0, round(math.log2(max(1.0, wide))))
     low, high = (math.floor((mean + x * deviation) / width) * width for x in (-3.0, 3.0))
     starts, end = list(range(low, high + width, width)), first + len(masses)
     step = width
