@@ -11,7 +11,6 @@ from shoal.engine.numeric import UNIT, FloatArray
 from shoal.engine.prices import Prices, of_law
 from shoal.engine.spread import Law, atoms_on_grid, base_for
 
-
 _CHUNK = 16
 """So many laws are shared on the grid at once: few enough to stay in the processor's cache."""
 
