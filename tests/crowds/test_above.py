@@ -2,12 +2,13 @@
 
 import itertools
 import math
+import runpy
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from helpers import reference
+from helpers import ROOT, reference
 from shoal import Accountant, LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle, calibrate
 from shoal.answers import EPSILON, How
 from shoal.crowds.replace import ByZero, Replace
@@ -229,10 +230,6 @@ def of_any(m, rounds=3, delta=1e-6):
 
 
 SCANS = [
-    ("users", Shuffle(users=10, sigma=3.0), np.unique(np.geomspace(2, 10**7, 9).astype(int)).tolist(), -1),
-    ("sigma", Shuffle(users=2_000, sigma=3.0), np.geomspace(0.4, 300.0, 9).tolist(), -1),
-    ("rate", ShuffledCheckIn(users=2_000, rate=0.1, sigma=3.0), np.geomspace(1e-4, 1.0, 7).tolist(), 1),
-    ("sample", SubsampledShuffle(users=2_000, sample=10, sigma=3.0), [1, 5, 30, 300, 2000], 1),
     # small crowds
     ("users", Shuffle(users=2, sigma=8.0), [2, 3, 4, 6, 9, 14, 25, 40], -1),
     ("sigma", Shuffle(users=3, sigma=8.0), np.geomspace(0.4, 300.0, 20).tolist(), -1),
@@ -252,6 +249,18 @@ def test_monotone(field, m, values, sign):
     found = [of_any(m.replace(**{field: v})) for v in values]
     for before, after in itertools.pairwise(found):
         assert sign * (after - before) >= -1e-9 * before  # two grids, one law: the last digits
+
+
+BENCHMARK = runpy.run_path(str(ROOT / "benchmarks" / "any_crowd_scans.py"))
+
+
+@pytest.mark.parametrize("scan", BENCHMARK["SCANS"], ids=lambda scan: f"{scan.mechanism.label} {scan.field}")
+def test_monotone_along_scans(scan):
+    """Each mechanism and parameter: every tenth of the 200 values of `benchmarks/any_crowd_scans.py`."""
+    assert len(scan.values) == BENCHMARK["POINTS"]
+    found = [scan.epsilon(value) for value in (*scan.values[::10], scan.values[-1])]
+    for before, after in itertools.pairwise(found):
+        assert after >= before * (1 - 1e-9)
 
 
 EDGES = [

@@ -37,6 +37,7 @@ def is_any(parts: Parts) -> bool:
 def epsilon(parts: Parts, delta: float, accuracy: float = certify.ACCURACY) -> float:
     """eps at delta, from above."""
     parts = certify.limited(parts)
+    # What is known without any theorem about crowds caps the rest, and is all there is out of range.
     cap = certify.epsilons(_local(parts), [delta])[0].upper
     if not certify.in_range(parts) or delta < DELTA_MIN:
         return cap
@@ -49,6 +50,7 @@ def epsilon(parts: Parts, delta: float, accuracy: float = certify.ACCURACY) -> f
 def delta(parts: Parts, epsilon: float, accuracy: float = certify.ACCURACY) -> float:
     """delta at eps, from above."""
     parts = certify.limited(parts)
+    # As above.
     cap = certify.deltas(_local(parts), [epsilon])[0].upper
     if not certify.in_range(parts) or epsilon > EPSILON_MAX:
         return cap
@@ -74,6 +76,7 @@ def power(parts: Parts, fpr: float, accuracy: float = certify.ACCURACY) -> float
     half = _half(accuracy)
     found = certify.highest_power(parts, fpr, half)
     legs = _legs(parts)
+    # A test that is wrong in `fpr` of cases at x is wrong in `first` of them at most at 0.
     if legs is None:
         return found
     first = min(certify.highest_power(legs, fpr, half), 1.0 - 2.0**-53)
@@ -111,6 +114,7 @@ def _is_nearly_local(parts: Parts) -> bool:
 
 def _asked(parts: Parts, smallest: float, accuracy: float, ask: Callable[[Curve | ByZero], float]) -> float:
     """The worse answer of both directions, or that by way of zero where all rounds lead through it."""
+    # By way of zero both legs are composed first: group privacy is lost once, not round by round.
     legs = _legs(parts)
     chosen = parts if legs is None else legs
     rounds = Composition(parts=chosen, half=_half(accuracy), budget=_budget(chosen, smallest))

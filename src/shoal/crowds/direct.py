@@ -183,6 +183,7 @@ def term(
 ) -> tuple[FloatArray, FloatArray]:
     """X(v) + v - (1 - t) of one user as points and masses; panels of reports do not cross the edges."""
     r, shift = score.r, v - score.mean
+    # The same on both sides: x and x' are antipodal, and each side has a worst user of its own.
     reach = max(r - panels.quantile(share), -panels.quantile(share / max(abs(v), 1.0)))
     pieces = _pieces(score, thin, v, -reach, reach)
     points, masses = [], []
@@ -220,6 +221,7 @@ class _Nodes:
     def of(cls, score: Score, present: float, budget: float) -> _Nodes:
         """G(z) spread on nodes."""
         r, t = score.r, score.t
+        # Both ends: G is large and positive for large z, large and negative for small.
         last = r - panels.quantile(budget)
         ends = np.concatenate([[-last], _PLACES[np.abs(_PLACES) < last - 1.0], [last]])
         value = score.at(ends)
@@ -232,6 +234,7 @@ class _Nodes:
         value, chance = np.append(value, score.mean), np.append(chance, 0.0)
         weight = present * chance
         weight[-1] += 1.0 - present
+        # error 1
         cut = (4.0 + 2.0 * t) * float(special.ndtr(r - last)) * (1.0 + 1e-9)
         return cls(score=score, value=value, chance=chance, weight=weight, cut=cut)
 
@@ -248,6 +251,7 @@ def _terms(nodes: _Nodes, thin: Thinning, rate: float, half: int, share: float) 
     for v, (y, mass), size in zip(nodes.value.tolist(), rough, sizes.tolist(), strict=True):
         edges = positions(half, base, float(y.min()), float(y.max()))
         rows.append(atoms_on_grid(*term(score, thin, v, rate, share, edges), half, base))
+        # Where X changes its sign two terms cancel; 1 / ê makes what is left of rounding larger there.
         z = abs(score.root(v))
         lift = math.exp(r * z if thin.kept == 1.0 else max(0.0, r * (z - thin.at)))
         wrong = (abs(v) + 1.0 + 2.0 * score.t) * lift  # error 4
@@ -262,6 +266,7 @@ def _terms(nodes: _Nodes, thin: Thinning, rate: float, half: int, share: float) 
 
 def _call(law: Law, shift: float) -> float:
     """E[(shift + sum)+], from above."""
+    # One number is wanted, so what is uncertain of the mean is added to it.
     size = float(law.mass @ np.abs(law.point)) + abs(shift)
     shift += 64.0 * len(law.point) * UNIT * size  # error 5
     return float(law.mass @ np.maximum(law.point + shift, 0.0)) + 2.0 * law.cut
@@ -287,6 +292,7 @@ def delta(
         if case.present < 1.0:
             law = laws[case.terms][-1]
             found += case.chance * (1.0 - case.present) * _call(law, case.over * mean) / case.over
+    # error 6 is relative; errors 1 and 2 are added
     return found * (1.0 + error + _CHANCES) + nodes.cut + 2.0 * budget
 
 
@@ -309,6 +315,7 @@ def _senders(step: Exchange) -> float:
 def _thinning(step: Exchange) -> Thinning:
     """One that is good where this is used (found by trial)."""
     scale = step.ratio.scale
+    # The fewer they are and the less noise there is, the more must be thinned.
     at = 1.25 + max(0.0, 5.0 - math.log10(_senders(step))) * scale**-2.6
     return Thinning.of(1.0 / scale, min(at, 3.5))
 
@@ -341,8 +348,10 @@ def prices(step: Exchange, loss: FloatArray, known: FloatArray) -> Prices:
         found.append(_at(step, epsilon[-1]))
         lead = float(np.interp(epsilon[-1], loss, logs)) - math.log(found[-1])
         was_ahead |= lead > _LEAD
+        # It was ahead and is no more: from here on the way through zero serves.
         if found[-1] < _DEEPEST or (was_ahead and lead < 0.0):
             break
+        # Delta falls about exponentially: the last two points say where it will have fallen enough.
         if len(found) > 1:
             slope = math.log(found[-2] / found[-1]) / (epsilon[-1] - epsilon[-2])
             wide = 2.0 * (epsilon[-1] - epsilon[-2])

@@ -210,9 +210,11 @@ def _pieces(r: float, thin: Thinning, v: float, low: float, high: float) -> Iter
 def _term(ratio: Lognormal, thin: Thinning, v: float, share: float, edges: FloatArray) -> tuple[FloatArray, FloatArray]:
     """X(v) + v - 1 of one user as points and masses; panels of reports do not cross the edges."""
     r, rate = 1.0 / ratio.scale, ratio.rate
+    # Beyond these reports the first moment of X is `share` on either side: v Phi(low) and Phi(r - high).
     low, high = panels.quantile(share / max(v, 1.0)), r - panels.quantile(share)
     pieces = [piece for piece in _pieces(r, thin, v, low, high) if piece.high > piece.low]
     points, masses = [], []
+    # X has a density on each piece; a panel that crosses no lattice point of X is shared by two points only, exactly.
     for piece in pieces:
         with np.errstate(divide="ignore", invalid="ignore"):
             kinks = piece.reports(edges - (v - 1.0), r, v)
@@ -223,6 +225,7 @@ def _term(ratio: Lognormal, thin: Thinning, v: float, share: float, edges: Float
         points.append(piece.value(np.array([end]), r, v))
         masses.append(np.array([special.ndtr(sign * (end - piece.place)) * piece.weight]))
     x, mass = np.concatenate(points), np.concatenate(masses)
+    # What is left of mass is X = 0: calls of one user and puts of another leave a gap between them.
     rest = max(0.0, 1.0 - math.fsum(mass))
     y = np.concatenate([x + (v - 1.0), [v - 1.0, 0.0]])
     return y, np.concatenate([rate * mass, [rate * rest, 1.0 - rate]])
@@ -231,6 +234,7 @@ def _term(ratio: Lognormal, thin: Thinning, v: float, share: float, edges: Float
 def _terms(ratio: Lognormal, thin: Thinning, nodes: _Nodes, half: int, share: float) -> Batch:
     """One term for each v, on one grid."""
     r, none = 1.0 / ratio.scale, np.empty(0)
+    # Twice: the first pass says how large a term is, which fixes the grid that the second one is made for.
     rough = [_term(ratio, thin, v, share, none) for v in nodes.value.tolist()]
     sizes = np.array([float(mass @ np.abs(y)) / ratio.rate for y, mass in rough])
     base = base_for(float(nodes.weight @ sizes) / float(nodes.weight.sum()), half)
@@ -265,6 +269,7 @@ class _Nodes:
 
 def _nodes(r: float, present: float, budget: float, fine: float = 1.0, usual: FloatArray = _PLACES) -> _Nodes:
     """w(z) spread on nodes, `fine` times as many as is usual."""
+    # Low z may go far: below them v is next to 0, where it costs nothing to go on.
     low, last = panels.quantile(1e-6 * budget), r - panels.quantile(budget)
     places = np.interp(np.arange(0.0, len(usual) - 1 + 0.5 / fine, 1.0 / fine), np.arange(len(usual)), usual)
     ends = np.append(places[last - 1.0 > places], last)
@@ -273,18 +278,21 @@ def _nodes(r: float, present: float, budget: float, fine: float = 1.0, usual: Fl
     mass = weight * panels.normal_density(z)
     cell = np.searchsorted(ends, z)
     left = np.append(-np.inf, ends)[cell]
+    # w(z) less the node on its left, without cancellation where both are next to 1.
     above = np.where(
         cell > 0, value[cell] * np.expm1(r * (z - np.where(cell > 0, left, z))), np.exp(r * z - 0.5 * r**2)
     )
     right = above / (value[cell + 1] - value[cell])
     chance: FloatArray = np.bincount(cell, mass * (1.0 - right), len(value)).astype(np.float64)
     chance += np.bincount(cell + 1, mass * right, len(value))
+    # Still lower z count as v = 0: their v is at most 1e-6 of the budget in mean.
     chance[0] += float(special.ndtr(low))
     chance = chance / math.fsum(chance)
     value, chance = np.append(value, 1.0), np.append(chance, 0.0)
     absent = np.append(np.zeros(len(value) - 1), 1.0)
     return _Nodes(
         value=value, chance=chance, weight=present * chance + (1.0 - present) * absent,
+        # error 1; the budget once more covers z below `low`
         cut=2.0 * float(special.ndtr(r - last)) * (1.0 + 1e-9) + budget,
     )  # fmt: skip
 
@@ -315,8 +323,10 @@ def _counts(trials: int, chance: float, spare: float) -> tuple[int, FloatArray]:
     other = 1.0 - chance
     mean, variance = trials * chance, trials * chance * other
     log = math.log(2.0 / spare)
+    # error 2: what is outside has less than `spare`
     reach = log / 3.0 + math.sqrt(log**2 / 9.0 + 2.0 * log * variance)
     first, last = max(0, math.floor(mean - reach)), min(trials, math.ceil(mean + reach))
+    # From the most probable count outwards all ratios are at most 1: nothing overflows, small masses become 0.
     mode = min(max(first, math.floor((trials + 1) * chance)), last)
     up: FloatArray = np.arange(mode, last, dtype=np.float64)
     down: FloatArray = np.arange(mode, first, -1, dtype=np.float64)
@@ -362,6 +372,7 @@ def _blocks(first: int, masses: FloatArray, most: int, finer: float = 1.0) -> li
 
     Blocks start at multiples of their width, which is a power of two, so that those of other laws share sums.
     """
+    # Nothing to mix: the count is known.
     if len(masses) == 1:
         return [(first, first, float(masses[0]))]
     counts = first + np.arange(len(masses))
@@ -371,6 +382,7 @@ def _blocks(first: int, masses: FloatArray, most: int, finer: float = 1.0) -> li
     width = 2 ** max(0, round(math.log2(max(1.0, wide))))
     low, high = (math.floor((mean + x * deviation) / width) * width for x in (-3.0, 3.0))
     starts, end = list(range(low, high + width, width)), first + len(masses)
+    # Each step outwards may be twice the last one: tails weigh little, and a sum of 2 w terms is there already.
     step = width
     while starts[0] > first:
         step = _tail_step(starts[0], step, width)
@@ -421,6 +433,7 @@ class Exchange(Round):
         return self.users <= _FEWEST or (self.users * self.ratio.rate < _SENDERS and self.ratio.scale < _CALM)
 
     def limited(self) -> Exchange:
+        # Samples keep their users: the probability to be drawn depends on them.
         # The others may be revealed.
         users = min(self.users, LAW_USERS_MAX) if self.sample is None else self.users
         return replace(self, ratio=self.ratio.limited(), users=users)
@@ -459,6 +472,7 @@ class Exchange(Round):
         smallest, sizes = (self.sample, np.ones(1)) if self.sample else _counts(self.users, self.ratio.rate, spare)
         # A block of sizes counts as its largest: reports may be dropped.
         for _, size, likely in _blocks(smallest, sizes, _BLOCKS, finer):
+            # g is all that is revealed of a fixed size; who of the others was kept is averaged out.
             first, masses = _counted(self.users, size, kept, spare)
             rest, longest = kept * (self.users - size), max(longest, len(masses))
             found += [
@@ -469,6 +483,7 @@ class Exchange(Round):
                 for least, most, chance in _blocks(first, masses, _BLOCKS, finer)
                 if likely * chance > 0.0
             ]  # fmt: skip
+        # All that is dropped together has less than `spare`.
         found = [case for case in found if case.chance * len(found) > spare]  # error 2
         return found, 16.0 * UNIT * (len(sizes) + longest + 8.0)
 
@@ -476,6 +491,7 @@ class Exchange(Round):
 @functools.lru_cache(maxsize=32)
 def _law(crowd: Exchange, half: int, budget: float) -> PricedLaw:
     """The law of the smaller prices, of this round and of those next to it that are no better."""
+    # A bound for a worse round is one for this round, so the smaller of both is.
     every = [_best(one, half, budget) for one in (crowd, *_neighbours(crowd))]
     if groups.plan(crowd.ratio, crowd.users, crowd.sample) is not None:
         every += [price for one in _louder(crowd) for price in _plain(one, _beside(one), half, budget)]
@@ -532,6 +548,7 @@ def _louder(crowd: Exchange) -> list[Exchange]:
 def _best(crowd: Exchange, half: int, budget: float) -> Prices:
     """The smaller prices of one report in the clear, and of the theorem with groups or at some thinnings."""
     scale = crowd.ratio.scale
+    # The cap first: whatever else fails to help, no answer is above the report and its coin in the clear.
     best = of_report(_local_grid(1.0 / scale, budget), scale, crowd.ratio.rate * crowd.weight)
     if crowd.sample is not None:
         best = smaller(best, of_sampled(best.gap, scale, crowd.weight, there=0.5 * scale, here=scale))
@@ -559,6 +576,7 @@ def _thinnings(crowd: Exchange) -> list[Thinning]:
     scale, few = crowd.ratio.scale, crowd.users <= _SMALL
     if crowd.is_by_size and crowd.sample is None and crowd.users > _FEWEST:
         return [Thinning.of(1.0 / scale, at) for at in _BY_SIZE]
+    # Which t is best depends on delta, which is not known here: each is the best somewhere, and the smaller prices win.
     places = next(some for least, some in (_FOR_FEW if few else _THINNINGS) if scale >= least)
     if crowd.is_by_size:
         # To keep everybody leaves nothing to mix where sizes are fixed; it is best but for large samples.
@@ -592,6 +610,7 @@ def _refined(crowd: Exchange, plan: groups.Division, half: int, budget: float) -
     thin = Thinning.of(1.0 / crowd.ratio.scale, plan.at)
     split = _independent if crowd.sample is None else _drawn
     cases, small, lost, error = split(crowd, plan, thin, budget, _fine(half))
+    # S' of user 1 and those aside is bounded by the plain theorem, and by its own report in the clear.
     found = _prices(crowd, thin, [[case] for case in small.values()], 0.0, half // 4, budget, _fine(half))
     laws = {
         key: law_of(_with_local(crowd, prices, case.present if plan.drawn else 1.0))
@@ -608,6 +627,7 @@ def _independent(crowd: Exchange, plan: groups.Division, thin: Thinning, budget:
     """Everybody sends on its own: those aside are what is left of groups."""
     if crowd.is_by_size:  # cases then count senders, not users; groups are never formed among so few
         raise ArithmeticError(f"groups among {crowd.users} users by size: please report this as a bug")
+    # Groups jump with K by whole groups, so its blocks are finer here; sums of groups are few and cheap.
     every, error = crowd.cases(thin.kept, budget, finer=3 * fine)
     sizes = plan.asides([case.terms for case in every])
     cases, lost = [], 2.0 * budget
@@ -615,6 +635,7 @@ def _independent(crowd: Exchange, plan: groups.Division, thin: Thinning, budget:
         count = plan.groups(case.terms)
         rest = case.terms - plan.size * count
         law = bisect.bisect_right(sizes, rest) - 1
+        # Too few are kept to leave anybody for groups: improbable, and charged (error 1 of `groups`).
         if law < 0:
             lost += case.chance
         else:
@@ -634,6 +655,7 @@ def _drawn(crowd: Exchange, plan: groups.Division, thin: Thinning, budget: float
     lowest, masses = _sampled(aside + 1, crowd.users, sample, budget)
     cases, small = [], {}
     for least, largest, chance in _blocks(lowest, masses, _BLOCKS // 2, fine):
+        # A block counts as its largest g for v, and as its smallest for the groups, which are then more.
         most = max(largest, 1)
         present = min(1.0, most / (aside + 1) * (1.0 + 4.0 * UNIT))
         small[most] = Case(terms=most - 1, over=aside + 1.0, chance=1.0, present=present, extra=1)
@@ -644,6 +666,7 @@ def _drawn(crowd: Exchange, plan: groups.Division, thin: Thinning, budget: float
 
 def _local_grid(r: float, budget: float) -> FloatArray:
     """Gaps at which one report in the clear is looked at: finely out to where `budget` is left of its prices."""
+    # Far out prices still matter for large Rényi orders: coarsely, down to the smallest doubles.
     near, far = (0.5 * r**2 - r * panels.quantile(least) for least in (budget, 1e-280))
     loss = np.concatenate([
         np.linspace(0.0, near, math.ceil(128.0 * near / r))[:-1],
@@ -664,6 +687,7 @@ def _prices(
 ) -> list[Prices]:
     """Prices of f at one thinning, for each mixture of cases; `error` is that of their chances."""
     every = [case for cases in mixtures for case in cases]
+    # By size the coin is in the number of senders: given it, all terms are sent.
     present = sum(case.chance * case.present for case in every) / len(mixtures)
     ratio = replace(crowd.ratio, rate=1.0) if crowd.is_by_size else crowd.ratio
     few = crowd.users <= _SMALL or (crowd.is_by_size and crowd.users * crowd.ratio.rate * crowd.weight < groups.FEW)
@@ -689,7 +713,9 @@ def _mixed(
     away: dict[tuple[int, int], Law] = {}
     for case in cases:
         for v, chance, law in zip(nodes.value.tolist(), nodes.chance.tolist(), laws[case.terms], strict=True):
+            # error 5 is charged by the mixture, with that of its last sharing
             mixture.add(case.chance * case.present * chance, law, v - 1.0, case.over)
+        # Without user 1 nothing depends on v but its place in the count: v = 1, one law for all nodes.
         if case.present < 1.0:
             key = case.terms, case.extra
             if key not in away:

@@ -179,8 +179,10 @@ def plan(ratio: Lognormal, users: int, sample: int | None = None) -> Division | 
     senders = users * ratio.rate if sample is None else sample
     if senders < FEW or not _QUIETEST <= ratio.scale <= _NOISIEST:
         return None
+    # With many users the variance decides: thin nobody, and cut places finely to pay for little skew.
     if counted(users, sample) >= enough(ratio.scale):
         at, size, cuts = -math.inf, 0.27, tuple(np.linspace(-1.0, 1.0, 9).tolist())
+    # With few, large terms matter as well: thinning bounds them, and fewer intervals leave fewer users aside.
     elif ratio.scale < 1.75:
         at, size, cuts = 1.0, 0.4, _CUTS[0]
     else:
@@ -266,6 +268,7 @@ class _Middle:
 
     @classmethod
     def of(cls, r: float, place: float, thin: Thinning, share: float, fine: float) -> _Middle:
+        # error 2: beyond it 1 / ê has less than `share` of first moment
         last = max(-r * (thin.at + panels.quantile(share) - r), 0.1 * r)
         steps = _finer(_STEP * r * math.sqrt(1.0 - place**2) * np.array([1.0] * 6 + [1.5, 2.0] + [3.0] * 64), fine)
         log = np.append(0.0, np.cumsum(steps))
@@ -285,8 +288,10 @@ class _Middle:
         # the second coordinate at which 1 / ê is this node, and ê at y times it
         at = ((-log - r * thin.at) / r - a * y[..., None]) / side
         lift = np.exp(r * (a * y + thin.at) + 0.5 * (r * side) ** 2)[..., None] / self.node[0]
+        # Masses of 1 / ê between nodes, and of ê times them: Girsanov shifts the second by r times the side.
         first, total = _between(at), lift * _between(at - r * side)
         step = np.diff(self.node)
+        # The mean of 1 / ê in a cell says how it is shared; rounding may leave it a little outside.
         right = np.clip((first - self.node[:-1] * total) / step, 0.0, total)
         found = np.zeros(at.shape)
         found[..., 0] = special.ndtr(-at[..., 0]) / self.node[0]
@@ -300,6 +305,7 @@ class _Middle:
 def _between(at: FloatArray) -> FloatArray:
     """Normal masses between falling points, each from the tail that it is nearer to."""
     low, high = special.ndtr(at), special.ndtr(-at)
+    # A difference of two numbers near 1 has no digits left; one of two small ones has.
     found: FloatArray = np.where(at[..., 1:] > 0.0, high[..., 1:] - high[..., :-1], low[..., :-1] - low[..., 1:])
     return found
 
@@ -348,11 +354,13 @@ def _lognormal(width: float, share: float, fine: float) -> tuple[FloatArray, Flo
 
 def _half_term(user: _Place, v: float, edges: FloatArray) -> tuple[FloatArray, FloatArray]:
     """The part of X whose reports are between the first edge and the last, where X has one sign."""
+    # Between edges X must be monotone, or its spread to the ends would not be one: kinks become edges.
     inside = np.array([k for k in user.kinks(v) if edges[0] < k < edges[-1]])
     edges = np.union1d(edges, inside)
     y, weight = _gauss(edges)
     x = excess(y, user.r, v) * user.scale(y)
     at = excess(edges, user.r, v) * user.scale(edges)
+    # Each report of a cell is shared by its ends so that its X is kept in mean.
     right = np.clip((x - at[:-1, None]) / (at[1:] - at[:-1])[:, None], 0.0, 1.0)
     mass = weight[..., None] * user.density(y)
     total = np.zeros((len(edges), len(user.node)))
@@ -386,6 +394,7 @@ def _term(ratio: Lognormal, halves: Sequence[tuple[FloatArray, FloatArray]], v: 
     rest = max(0.0, 1.0 - float(mass.sum()))
     point = np.concatenate([x + (v - 1.0), [v - 1.0, 0.0]])
     mass = np.concatenate([ratio.rate * mass, [ratio.rate * rest, 1.0 - ratio.rate]])
+    # error 2: positions are off by some u of w and v, times the exponent that they come from
     size = float(mass @ np.abs(point)) / ratio.rate
     exponent = 2.0 * r * (r - panels.quantile(share)) + 3.0 * r**2
     places = 12.0 * 64.0 * (2.0 + exponent) * (1.0 + v) / size * UNIT
@@ -402,6 +411,7 @@ def _terms(
 ) -> list[_Term]:
     """X(v) + v - 1 of a user between two cuts, for each two."""
     r = 1.0 / ratio.scale
+    # Above 0 the user at the lower end of an interval is the worst one, below 0 that at its upper end.
     below, above = _sides(r, v, share, fine)
     users = [_user(r, a, thin, share, fine) for a in cuts]
     nothing = np.empty(0), np.empty(0)
@@ -415,6 +425,7 @@ def _terms(
 
 def _merged(points: FloatArray, rows: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Cells in order without the points that two levels share."""
+    # The last point of a level is the first of the next: one point, its masses added.
     first = np.append(True, np.diff(points) > 0.0)
     return points[first], np.add.reduceat(rows, np.flatnonzero(first), axis=1)
 
@@ -442,9 +453,11 @@ def largest(points: FloatArray, rows: FloatArray) -> tuple[FloatArray, float]:
     price, here = _prices(points, rows), np.arange(len(points))
     best, top, steps = price.argmax(axis=0), price.max(axis=0), np.diff(points)
     # Where another law leads next to a point, the largest prices bend there by more than those of the one that leads.
+    # error 3: all sums of positive terms, so that small prices keep their digits
     mass = rows[best, here]
     mass[:-1] += np.maximum(top[1:] - price[best[:-1], here[1:]], 0.0) / steps
     mass[1:] += np.maximum(top[:-1] - price[best[1:], here[:-1]], 0.0) / steps
+    # Rounding may leave the mass a little off 1; what that takes from a price is found in the comparison below.
     mass /= mass.sum()
     made, there = _prices(points, mass[None])[0], top > _NOTHING
     lack = float(np.max(1.0 - made[there] / top[there], initial=0.0))
@@ -476,12 +489,14 @@ def _groups(ratio: Lognormal, thin: Thinning, plan: Division, nodes: Nodes, half
     weight = nodes.weight
     cuts = [plan.cuts_for(chance) for chance in weight.tolist()]
     one, kinds = _users(ratio, thin, cuts, nodes, half, share)
+    # All intervals and all v go through the same doublings, on one grid.
     group = summed(one, share)(plan.size)
     points = in_order(group.points)
     laws, stretch, cut = [], [], []
     for last, kind in zip(np.cumsum(kinds).tolist(), kinds, strict=True):
         which = slice(last - kind, last)
         at, rows = _merged(points, np.stack([in_order(law) for law in group.mass[which]]))
+        # One law above the group wherever it stands; its grid was made for single groups, the next is for their sums.
         mass, lack = largest(at, rows / rows.sum(axis=1)[:, None])
         laws.append((at[mass > 0.0], mass[mass > 0.0]))
         stretch.append((1.0 + float(group.stretch[which].max())) * (1.0 + lack) - 1.0)
@@ -512,6 +527,7 @@ class Nodes:
     def of(cls, laws: Sequence[PricedLaw], parts: Sequence[float], budget: float, fine: float = 1.0) -> Nodes:
         """`parts` are the chances of the laws."""
         share = np.array(parts) / math.fsum(parts)
+        # Steps of about one deviation cost little: v is the smaller part of f, and its spread adds variances.
         size = 1.25 * float(share @ np.array([float(law.mass @ np.abs(law.gap)) for law in laws]))
         first, last = min(_start(law, budget) for law in laws), max(_end(law, budget) for law in laws)
         steps = size * np.cumsum(_finer(np.append(0.5, _STEPS), fine))
@@ -527,6 +543,7 @@ class Nodes:
             mass = np.bincount(cell, law.mass * (1.0 - right), len(value))
             mass += np.bincount(cell + 1, law.mass * right, len(value))
             chances.append(mass / mass.sum())
+        # error 1: what lies beyond the last node counts as on it, and its call price is charged
         beyond = [law.infinite + float(law.mass @ np.maximum(law.gap - last, 0.0)) for law in laws]
         chance = np.stack(chances)
         return cls(value=1.0 + value, chance=chance, beyond=np.array(beyond), weight=share @ chance)
@@ -555,6 +572,7 @@ def prices(
     nodes = Nodes.of([aside[key] for key in keys], parts, budget, 2.0 * half / _HALF)
     one = _groups(ratio, thin, plan, nodes, half, budget)
     found = sums(one, [case.groups for case in cases], plan.size * budget)
+    # Groups that straddle an end of an interval: as many users of whom nothing is known (proposition 5).
     if plan.lone:
         user, _ = _users(ratio, thin, [_ANYWHERE] * len(nodes.value), nodes, half, budget)
         lone = summed(user, budget)(plan.lone)
@@ -564,7 +582,9 @@ def prices(
     mixture = Mixture(cut=lost)
     for case in cases:
         which = keys.index(case.law)
+        # error 1
         mixture.cut += 2.0 * case.chance * float(nodes.beyond[which])
         for v, chance, law in zip(nodes.value.tolist(), nodes.chance[which].tolist(), laws[case.groups], strict=True):
             mixture.add(case.chance * chance, law, (case.aside + 1) * (v - 1.0), case.kept + 1)
+    # error 4
     return mixture.prices(error + _CHANCES, half)

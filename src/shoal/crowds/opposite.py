@@ -118,6 +118,7 @@ class Opposite(Round):
         base, top = (one, two) if direction == "forward" else (two, one)
         there = (base > 0.0) & (top > 0.0)
         sign = 1.0 if side == "upper" else -1.0
+        # Where the base has underflowed, a bound from below forgets the mass, one from above puts it at infinity.
         lost = float(top[base <= 0.0].sum()) if side == "upper" else 0.0
         base, top = base[there] * (1.0 - sign * error), top[there] * (1.0 + sign * error)
         loss = np.log(top / base)
@@ -171,15 +172,19 @@ def _score(crowd: Opposite, half: int) -> _Scores:
     low, high = -_SPAN, _SPAN + 2.0 * r
     z, weight = panels.nodes(low, high, np.arange(low, high, _PANEL), 2.0 * r)
     middle = np.concatenate([z.reshape(-1, 6).mean(axis=1), [low, high]])
+    # A test may score a report as it likes: that of a panel's middle for all of it, clipped where it says all.
     score = np.expm1(r * (2.0 * middle - 2.0 * r)) - t * np.expm1(r * (middle - 0.5 * r))
     score = np.append(np.minimum(score, crowd.users * math.exp(_LARGEST)), 0.0)
     rows = []
+    # Where the crowd stands, where user 1 stands in D, and where in D', all seen from the crowd.
     for place in (0.0, r, 2.0 * r):
         inside = (weight * panels.normal_density(z - place)).reshape(-1, 6).sum(axis=1)
+        # Clipped, not cut: what is beyond keeps its mass, so a test of it is still a test.
         ends = special.ndtr([low - place, place - high])
         rows.append(np.concatenate([rate * inside, rate * ends, [1.0 - rate]]))
     typical = float(rows[0] @ np.abs(score)) / rate
     base = math.floor(math.log2(_REACH * typical / half))
+    # The attacker tosses a coin to round its score: all three laws are shared alike, so it can really be done.
     mass, near = deposit(_RULE, score, rows[0], rows[1], half, base)
     _, far = deposit(_RULE, score, rows[0], rows[2], half, base)
     return _Scores(base=base, mass=mass, moment=near, farther=far, count=1, error=1024.0 * UNIT)
@@ -195,6 +200,7 @@ def _rebase(a: _Scores, base: int) -> _Scores:
 
 
 def _together(a: _Scores, b: _Scores) -> _Scores:
+    # The coarser grid of the two: an attacker may round once more.
     if a is not b:
         a, b = _rebase(a, b.base), _rebase(b, a.base)
     mass, moment = added(_RULE, a, b)
@@ -210,6 +216,7 @@ def _tidy(a: _Scores, budget: float) -> _Scores:
     """Sums at either end that hardly ever occur are clipped, and level 0 is fitted to the rest."""
     points, every = in_order(a.points()), a.points()
     rows = [in_order(values) for values in (a.mass, a.moment, a.farther)]
+    # Improbable for the crowd and for user 1 alike.
     most = np.maximum(rows[0], np.maximum(rows[1], rows[2]) / a.count)
     low = min(int(np.searchsorted(np.cumsum(most), budget)), len(most) - 1)
     high = max(len(most) - int(np.searchsorted(np.cumsum(most[::-1]), budget)), low + 1)

@@ -55,6 +55,7 @@ class ByZero:
 
     def epsilon(self, delta: float) -> float:
         """An eps whose delta is at most that given, the smallest to 1e-9; infinity if there is none."""
+        # Any split of eps is valid, so delta may be rough as a function; the end that is met is returned.
         low, high = 0.0, 1.0
         if self.delta(low) <= delta:
             return 0.0
@@ -124,14 +125,17 @@ def _replace_law(moved: Replace, half: int, budget: float) -> PricedLaw:
     """One round in prices, by way of zero or what else bounds it; puts mirror calls: both directions are the same."""
     one = Composition(parts=((moved.step, 1),), half=half, budget=budget)
     way = ByZero(there=one.above("forward"), back=one.above("reverse"))
+    # Each leg ends somewhere; their sum ends at twice that at most.
     most = 2.0 * float(max(way.there.loss[-1], way.back.loss[-1]))
     least = min(1e-3 * most, 1e-2 * max(way.epsilon(0.1 * way.delta(0.0)), 1e-12))
     loss = np.concatenate([[0.0], np.geomspace(least, most, _POINTS)])
     deltas = np.array([way.delta(e) for e in loss.tolist()])
     mirrored = np.expm1(-loss) > -1.0  # far out it rounds to that
+    # x and x' may change places, so puts are calls seen from the other end.
     gap = np.concatenate([np.expm1(-loss[mirrored][:0:-1]), np.expm1(loss)])
     value = np.concatenate([(np.exp(-loss) * deltas)[mirrored][:0:-1], deltas])
     scale = moved.ratio.scale
+    # The cap: one report in the clear that moves by 2.
     best = smaller(Prices(gap=gap, value=value), of_report(gap, scale, moved.ratio.rate * moved.weight))
     if moved.step.sample is not None:
         best = smaller(best, of_sampled(gap, scale, moved.weight, there=scale, here=scale))

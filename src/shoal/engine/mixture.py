@@ -47,6 +47,7 @@ class Mixture:
             p[: len(found)] += found
         gap, mass = in_order(Cells(base=base, mass=p, moment=p).points()), in_order(p)
         there = (mass > 0.0) | (gap == 0.0)
+        # Chances add up to what was not charged: what is left is scaled to 1, upwards.
         gap, mass = gap[there], mass[there] / float(mass.sum())
         # Means are known to a few N u of the size of their laws, N cells, and this last sharing is rounded.
         return of_law(gap, mass, error + 64.0 * len(gap) * UNIT, self.cut * (1.0 + 1e-9))

@@ -43,7 +43,8 @@ class Prices:
     def at(self, gap: FloatArray) -> FloatArray:
         """The bounds at other points: by chords between, by what the ends say beyond."""
         left, right = self.gap <= 0.0, self.gap >= 0.0
-        puts = np.interp(gap, np.append(-1.0, self.gap[left]), np.append(0.0, self.value[left]))
+            # At k = 0 a put costs nothing; below the first point that is the other end of a chord.
+    puts = np.interp(gap, np.append(-1.0, self.gap[left]), np.append(0.0, self.value[left]))
         calls = np.interp(gap, self.gap[right], self.value[right])
         return np.where(gap < 0.0, puts, calls)
 
@@ -53,12 +54,14 @@ def of_law(gap: FloatArray, mass: FloatArray, error: float, cut: float) -> Price
 
     They are raised by the relative `error` and by `cut`.
     """
+    # Sums of positive terms from either end: the smallest prices are known as well as the largest.
     steps = np.diff(gap)
     above = np.cumsum(mass[::-1])[::-1]
     below = np.cumsum(mass)
     calls = np.append(np.cumsum((above[1:] * steps)[::-1])[::-1], 0.0)
     puts = np.append(0.0, np.cumsum(below[:-1] * steps))
     zero = int(np.searchsorted(gap, 0.0))
+    # At 1 a call and a put cost the same; rounding of the mean shows here, and the larger one is safe.
     calls[zero] = max(calls[zero], puts[zero])
     value = np.where(gap < 0.0, puts, calls) * (1.0 + error) + cut
     inside = gap > -1.0
@@ -86,6 +89,7 @@ def of_sampled(gap: FloatArray, scale: float, weight: float, *, there: float, he
     P1 and R by one from user 1's new place to another user's, P0 and R by one from its old place: reports of
     `scale`, `there` and `here`. The other direction has P0 and `here`.
     """
+    # Puts are hockey sticks of the other direction, at the inverse ratio.
     over = np.where(gap >= 0.0, gap, -gap / (1.0 + gap))  # t' - 1
     share = (1.0 + over) * weight / (weight + over)
     moved, new, old = (of_report(over / weight, s, 1.0).value for s in (scale, there, here))
@@ -157,6 +161,7 @@ def _log_moment(prices: Prices, order: float, direction: Direction, scale: float
     with np.errstate(over="ignore", invalid="ignore"):
         weight = np.exp(power * np.log1p(gap))
         left, right = weight[:-1], weight[1:]
+        # A concave weight is above its chord: its larger end serves.
         if 0.0 < power < 1.0:
             left = right = np.maximum(left, right)
         ends = left * value[:-1] + right * value[1:]
@@ -176,6 +181,7 @@ def _log_moment(prices: Prices, order: float, direction: Direction, scale: float
 
 def law_of(prices: Prices) -> PricedLaw:
     """The law whose prices are the lower convex hull of these bounds."""
+    # Without its smallest points a hull is larger, so they may go.
     known = prices.value > _TINY
     gap, value = _hull(prices.gap[known], prices.value[known] * (1.0 + _MARGIN))
     steps = np.diff(gap)
@@ -188,11 +194,13 @@ def law_of(prices: Prices) -> PricedLaw:
     slope = price / steps  # of puts; of calls where `right`
     put_slope = np.concatenate([[0.0], np.where(right, 1.0 + slope, slope), [1.0]])
     call_slope = np.concatenate([[-1.0], np.where(right, slope, slope - 1.0), [0.0]])
+    # The bends of prices are masses; on each side from the price that is small there.
     mass = np.where(gap > 0.0, np.diff(call_slope), np.diff(put_slope))
     mass = np.maximum(mass, 0.0)
     found = PricedLaw(gap=gap, mass=mass / math.fsum(mass), infinite=float(value[-1]))
     made = found.prices().at(gap)
     wanted = value / (1.0 + 0.5 * _MARGIN)
+    # No error of the hull can go unseen: what was made is compared with what was wanted.
     if np.any(made < wanted):
         raise ArithmeticError("prices of a law are below those it was made of: please report this as a bug")
     return found
@@ -212,6 +220,7 @@ def _hull(gap: FloatArray, value: FloatArray) -> tuple[FloatArray, FloatArray]:
         corners.append(point)
         slopes.append(slope)
     # What is beyond the last corner costs as much as it does: prices never rise.
+    # A last price above the one before it is no better bound than that one.
     while len(slopes) > 1 and slopes[-1][1] >= 0.0:
         corners.pop()
         slopes.pop()

@@ -39,6 +39,7 @@ def base_for(deviation: float, half: int) -> int:
 def atoms_on_grid(y: FloatArray, mass: FloatArray, half: int, base: int) -> FloatArray:
     """Atoms shared by the lattice points on either side, means kept: masses over (level, position)."""
     levels, columns = levels_for(float(np.abs(y).max()), half, base), 2 * half + 1
+    # Both neighbours of an atom are on its level: a level reaches one point beyond where the next one takes over.
     found = np.zeros(levels * columns)
     for start in range(0, len(y), _CHUNK):
         part = slice(start, start + _CHUNK)
@@ -113,6 +114,7 @@ class Batch:
         for mass, stretch, cut in zip(self.mass, self.stretch.tolist(), self.cut.tolist(), strict=True):
             every = in_order(mass)
             there = every > 0.0
+            # error 2: about its mean, stretched, the computed law is above the exact one about its own
             part = every[there] / every.sum()
             point = (y[there] - float(part @ y[there])) * (1.0 + stretch)
             found.append(Law(point=point, mass=part, cut=cut))
@@ -132,6 +134,7 @@ def batch(
 
 def _coarser(mass: FloatArray) -> FloatArray:
     """Every odd point is shared by its neighbours; arrays start and end with an even one."""
+    # Halves to both sides keep the mean; a spread.
     even, odd = mass[:, ::2].copy(), 0.5 * mass[:, 1::2]
     even[:, :-1] += odd
     even[:, 1:] += odd
@@ -148,6 +151,7 @@ def rebased(a: Batch, base: int) -> Batch:
     """The same laws with a coarser level 0."""
     mass, quarter = a.mass, a.half // 2
     for _ in range(a.base, base):
+        # Level 0 is shared by every second of its points, which are points of level 1, the new level 0.
         coarse = _coarser(mass[:, 0])
         mass = mass[:, 1:].copy() if mass.shape[1] > 1 else np.zeros_like(mass)
         mass[:, 0, quarter : quarter + a.half + 1] += coarse
@@ -172,12 +176,14 @@ def _convolved(a: Batch, b: Batch) -> list[FloatArray]:
     """Masses of the sums, level by level, on points -2N..2N of each."""
     half, same = a.half, a is b
     laws, columns = a.mass.shape[0], 2 * half + 1
+    # Pairs by the larger of their levels: a term of a lower level is first shared on the higher one's grid.
     nothing = np.zeros((laws, columns))
     below = [nothing, nothing]
     found = []
     levels = max(a.mass.shape[1], b.mass.shape[1])
     for k in range(levels):
         pa, pb = (x.mass[:, k] if k < x.mass.shape[1] else nothing for x in (a, b))
+        # A sum with itself has each pair of different levels twice.
         terms = [(pa, pb + 2.0 * below[1])] if same else [(pa, pb + below[1]), (pb, below[0])]
         p = np.zeros((laws, 4 * half + 1))
         for left, right in terms:
@@ -197,6 +203,7 @@ def _convolved(a: Batch, b: Batch) -> list[FloatArray]:
 
 def _settled(masses: list[FloatArray], half: int) -> FloatArray:
     """Move what lies beyond a level's reach up, what lies in its empty middle down (exactly)."""
+    # Sums reach twice as far as their terms: what is outside belongs to the next level.
     inside = slice(half, 3 * half + 1)
     k = 0
     while k < len(masses):
@@ -208,6 +215,7 @@ def _settled(masses: list[FloatArray], half: int) -> FloatArray:
             masses[k + 1][:, inside] += _coarser(outside)
         k += 1
     settled = np.stack([row[:, inside] for row in masses], axis=1)
+    # A level's middle is covered by finer levels, on whose grid its points are: moving down is exact.
     middle = slice(half - half // 2 + 1, half + half // 2)
     for k in range(len(masses) - 1, 0, -1):
         settled[:, k - 1, 2 : 2 * half - 1 : 2] += settled[:, k, middle]
@@ -225,6 +233,7 @@ def _clipped(a: Batch, allowance: float) -> Batch:
     low = np.minimum((np.cumsum(sizes, axis=1) < allowance).sum(axis=1), middle)[:, None]
     high = len(points) - 1 - (np.cumsum(sizes[:, ::-1], axis=1) < allowance).sum(axis=1)
     high = np.maximum(high, middle)[:, None]
+    # error 1: moved inwards, which is no spread, so its first moment is charged
     below, above = here < low, here > high
     cut = a.cut + (sizes * (below | above)).sum(axis=1) * (1.0 + 1e-9)
     rows += (here == low) * (rows * below).sum(axis=1)[:, None] + (here == high) * (rows * above).sum(axis=1)[:, None]
@@ -251,6 +260,7 @@ def added(a: Batch, b: Batch, share: float) -> Batch:
     """
     if a is not b:
         a, b = rebased(a, b.base), rebased(b, a.base)
+    # error 2, of this sum
     mass = _settled(_convolved(a, b), a.half)
     error = (max(a.longest, b.longest) + 64.0) * UNIT
     stretch = np.maximum(a.stretch, b.stretch)
@@ -284,6 +294,7 @@ def sums(one: Batch, counts: Sequence[int], share: float) -> dict[int, Batch]:
     wanted = sorted({count for count in counts if count > 0})
     if wanted:
         found[wanted[0]] = sum_of(wanted[0])
+    # Most differences are equal, so one more sum for each.
     for before, count in itertools.pairwise(wanted):
         found[count] = added(found[before], sum_of(count - before), share)
     return found
