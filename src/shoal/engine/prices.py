@@ -43,8 +43,8 @@ class Prices:
     def at(self, gap: FloatArray) -> FloatArray:
         """The bounds at other points: by chords between, by what the ends say beyond."""
         left, right = self.gap <= 0.0, self.gap >= 0.0
-            # At k = 0 a put costs nothing; below the first point that is the other end of a chord.
-    puts = np.interp(gap, np.append(-1.0, self.gap[left]), np.append(0.0, self.value[left]))
+        # At k = 0 a put costs nothing; below the first point that is the other end of a chord.
+        puts = np.interp(gap, np.append(-1.0, self.gap[left]), np.append(0.0, self.value[left]))
         calls = np.interp(gap, self.gap[right], self.value[right])
         return np.where(gap < 0.0, puts, calls)
 
