@@ -288,7 +288,7 @@ class _Middle:
         # the second coordinate at which 1 / ê is this node, and ê at y times it
         at = ((-log - r * thin.at) / r - a * y[..., None]) / side
         lift = np.exp(r * (a * y + thin.at) + 0.5 * (r * side) ** 2)[..., None] / self.node[0]
-        # Masses of 1 / ê between nodes, and of ê times them: Girsanov shifts the second by r times the side.
+        # Masses between nodes under p, and under p ê, which shifts the second coordinate by r times `side`.
         first, total = _between(at), lift * _between(at - r * side)
         step = np.diff(self.node)
         # The mean of 1 / ê in a cell says how it is shared; rounding may leave it a little outside.
