@@ -19,6 +19,7 @@ import shoal
 from shoal import Accountant, BallsAndBins, LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle, calibrate
 from shoal.cli.app import app
 from shoal.explore import budget, calls, fields, papers, setting, tasks, utility
+from shoal.interval import rounded
 
 SMALL = {"users": "1,000", "sample": "100", "bins": "50", "sigma": "3", "rounds": "10", "delta": "1e-6"}
 KINDS = ("local", "shuffle", "subsampled", "check-in", "balls-and-bins")
@@ -136,6 +137,7 @@ def test_any_crowd_follows_and_json_takes_everything():
     found = pieces("any", state={**SMALL, "mechanism": "shuffle"})
     truth = Shuffle(users=1_000, sigma=3.0).epsilon(delta=1e-6, rounds=10)
     assert only(found, piece="epsilon")["epsilon"]["upper"] == truth.upper
+    assert (found[0]["piece"], found[0]["upper"], found[0]["text"]["upper"]) == ("bound", truth.upper, rounded(truth.upper))
     assert pieces("any", state={**SMALL, "mechanism": "local"}) == []
     endless = tasks.bracket(shoal.Interval(lower=1.0, upper=math.inf))
     assert endless == {"lower": 1.0, "upper": None, "text": {"lower": "1.0000", "upper": "inf"}}

@@ -90,6 +90,10 @@ class Desk:
     def __init__(self) -> None:
         how = lanes.context()
         self.quick, self.slow = lanes.Lane(how), lanes.Lane(how)
+        # Pictures have a lane of their own: a slider that moves while they are drawn finds the quick one free, and as
+        # long as anybody waits for a number they hardly get the processor. Only any crowd's curve is drawn where its
+        # number was computed: most of the work is done there already.
+        self.pictures = lanes.Lane(how, patience=19)
         self._open: dict[str, asyncio.Task[None]] = {}
         self._page: dict[str, Any] = {}
 
@@ -151,21 +155,12 @@ class Desk:
             if last.get("piece") == "error" or not head:
                 return
             crowds = ("identical", "local") if head["crowded"] else ("only",)
-            quick = [(task, crowd) for task in ("attack", "curve") for crowd in crowds]
-            tasks = [asyncio.create_task(self._pictures(queue, self.quick, state, quick))]
+            for task, crowd in ((task, crowd) for task in ("attack", "curve") for crowd in crowds):
+                await self._pass(queue, self.pictures, task, {"state": state, "crowd": crowd})
             if head["crowded"]:
-                tasks.append(asyncio.create_task(self._pictures(queue, self.slow, state, [("curve", "any")])))
-            try:
-                await asyncio.gather(*tasks)
-            finally:
-                for task in tasks:
-                    task.cancel()
+                await self._pass(queue, self.slow, "curve", {"state": state, "crowd": "any"})
         finally:
             later.cancel()
-
-    async def _pictures(self, queue: asyncio.Queue[Any], lane: lanes.Lane, state: Any, wanted: Any) -> None:
-        for task, crowd in wanted:
-            await self._pass(queue, lane, task, {"state": state, "crowd": crowd})
 
     async def spent(self, queue: asyncio.Queue[Any], data: dict[str, Any]) -> None:
         await self._pass(queue, self.slow, "spent", data)
@@ -194,8 +189,8 @@ class Desk:
         return last
 
     def close(self) -> None:
-        self.quick.close()
-        self.slow.close()
+        for lane in (self.quick, self.slow, self.pictures):
+            lane.close()
 
 
 def make_app(desk: Desk, *, port: int, secret: str, budget: str | None = None) -> Guard:

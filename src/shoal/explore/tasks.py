@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from shoal import calibrate
-from shoal.answers import AccuracyWarning, Intervals, Statement, UnreachableError
+from shoal.answers import EPSILON, AccuracyWarning, How, Intervals, Statement, UnreachableError
+from shoal.engine.certify import ACCURACY
 from shoal.explore import budget, calls, fields, papers, setting, utility
 from shoal.explore.setting import Setting
 from shoal.interval import Interval, rounded, short
-from shoal.mechanisms import LocalGaussian, Mechanism
+from shoal.mechanisms import LocalGaussian, Mechanism, bounds
 
 Piece = dict[str, Any]
 
@@ -131,10 +132,13 @@ def first(data: Mapping[str, Any]) -> Iterator[Piece]:
 
 
 def any_crowd(data: Mapping[str, Any]) -> Iterator[Piece]:
-    """The guarantee for any crowd."""
+    """The guarantee for any crowd: the number first, then what is known from below, in words, and of attacks."""
     asked = setting.read(data["state"])
     if asked.crowded:
         asked = asked.with_crowd("any")
+        how = How.checked("tight", None, ACCURACY, ends="upper")
+        parts = bounds([(asked.mechanism, asked.rounds)])
+        yield {"piece": "bound", "crowd": "any", **bracket(how.answer(parts, asked.delta, EPSILON))}
         yield {"piece": "epsilon", "crowd": "any", **stated(_statement(asked))}
         yield {"piece": "attack", "crowd": "any", **_attack(asked.mechanism, asked.rounds)}
 

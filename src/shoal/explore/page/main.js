@@ -19,7 +19,7 @@ const CROWDS = {
 const page = await (await fetch("api/fields")).json();
 let state = read(page.fields);
 let kind = page.kinds[state.mechanism] ?? page.kinds["check-in"];
-let answers = {}, attacks = {}, curves = {}, setting = null, problem = false, fresh = new Set();
+let answers = {}, attacks = {}, curves = {}, setting = null, problem = false, fresh = new Set(), whole = new Set(), wanted = null;
 
 // Controls
 
@@ -118,7 +118,7 @@ function question() {
   clearTimeout(timer);
   last = performance.now();
   const mine = ++turn;
-  fresh = new Set();
+  [fresh, whole, wanted] = [new Set(), new Set(), null];
   remember();
   busy("computing …");
   stale();
@@ -127,7 +127,7 @@ function question() {
   ask("answers", { state: texts }, (piece) => { if (mine === turn) take(piece); });
 }
 function take(piece) {
-  const kinds = { setting: takeSetting, epsilon: takeEpsilon, attack: takeAttack, curve: takeCurve, found: takeFound, note: takeNote, error: takeError, end: takeEnd };
+  const kinds = { setting: takeSetting, bound: takeBound, epsilon: takeEpsilon, attack: takeAttack, curve: takeCurve, found: takeFound, note: takeNote, error: takeError, end: takeEnd };
   kinds[piece.piece]?.(piece);
 }
 function takeSetting(piece) {
@@ -143,13 +143,24 @@ function takeSetting(piece) {
     if (document.activeElement?.id !== name && /^[0-9]+$/.test(state[name])) { state[name] = text; controls[name].set(text); }
   }
 }
+// The number alone: what is known from below, and the sentence, follow.
+function takeBound({ crowd, upper, text }) {
+  answers[crowd] = { ...answers[crowd], epsilon: { upper, text: { upper: text.upper, lower: "…" } } };
+  known(crowd);
+}
 function takeEpsilon(piece) {
   answers[piece.crowd] = piece;
-  fresh.add(piece.crowd);
-  if (piece.crowd === headline()) {
+  whole.add(piece.crowd);
+  known(piece.crowd);
+  if (piece.crowd === headline() && wanted) { wanted(); wanted = null; }
+}
+function known(crowd) {
+  fresh.add(crowd);
+  if (crowd === headline()) {
     busy(""); // what matters is there; the rest comes as it comes
-    later(() => announce(`Epsilon is at most ${piece.epsilon.text.upper}, ${CROWDS[piece.crowd].words}.`));
-  } else if (piece.crowd === "identical") busy("any crowd follows …");
+    const { upper } = answers[crowd].epsilon.text;
+    later(() => announce(`Epsilon is at most ${upper}, ${CROWDS[crowd].words}.`));
+  } else if (crowd === "identical") busy("any crowd follows …");
   show();
 }
 function takeAttack(piece) {
@@ -224,8 +235,8 @@ function show() {
   put(get("hero-words"), piece ? `for ${main === "only" ? state.mechanism : CROWDS[main].label}` : problem ? "the marked field needs another value" : "");
   put(get("sticky"), piece ? `ε ≤ ${piece.epsilon.text.upper}` : problem ? "see the marked field" : "ε …");
   put(get("sticky-name"), main === "only" ? state.mechanism : CROWDS[main].label);
-  put(get("sentence"), piece ? piece.sentence : "");
-  get("sentence").classList.toggle("stale", Boolean(piece) && !isFresh);
+  put(get("sentence"), piece?.sentence ?? "");
+  get("sentence").classList.toggle("stale", !whole.has(main));
   get("crowds").replaceChildren(...rows().map((name) => {
     const found = answers[name];
     return make("tr", { "data-crowd": name, class: `${found && !fresh.has(name) ? "stale" : ""} ${name === main ? "main" : ""}` },
@@ -290,14 +301,18 @@ const main = () => answers[headline()];
 const about = () => `${main()?.sentence ?? ""}`;
 const points = (found) => Object.entries(found).flatMap(([crowd, every]) => every.map((p) => [crowd, p.x, p.lower, p.upper]));
 get("copy-link").addEventListener("click", () => copy(`${location.origin}${location.pathname}#${link()}`, get("copy-link")));
-for (const id of ["python", "shell", "sentence"]) {
+// A statement is copied or saved when it stands there: at once, or as soon as it comes.
+function once(id, what) { get(id).addEventListener("click", () => { if (whole.has(headline())) what(); else wanted = what; }); }
+for (const id of ["python", "shell"]) {
   get(`copy-${id}`).addEventListener("click", () => copy(get(id).textContent, get(`copy-${id}`)));
 }
-get("save-md").addEventListener("click", () => main() && save("privacy.md", main().markdown, "text/markdown"));
-get("save-tex").addEventListener("click", () => main() && save("privacy.tex", main().latex, "application/x-tex"));
-get("save-json").addEventListener("click", () => {
-  const statements = Object.fromEntries(rows().filter((name) => fresh.has(name)).map((name) => [name, answers[name].data]));
-  const curve = { axis: setting?.axis, points: curves }, attack = Object.fromEntries(Object.entries(attacks).map(([name, one]) => [name, one.points]));
+once("copy-sentence", () => { copy(main().sentence, get("copy-sentence")); });
+once("save-md", () => save("privacy.md", main().markdown, "text/markdown"));
+once("save-tex", () => save("privacy.tex", main().latex, "application/x-tex"));
+once("save-json", () => {
+  const statements = Object.fromEntries(rows().filter((name) => whole.has(name)).map((name) => [name, answers[name].data]));
+  const curve = { axis: setting?.axis, points: fresh.has("curve") ? curves : {} };
+  const attack = fresh.has("attack") ? Object.fromEntries(Object.entries(attacks).map(([name, one]) => [name, one.points])) : {};
   const everything = { shoal: page.version, link: link(), statements, curve, attack, error: setting?.error, python: setting?.python, shell: setting?.shell };
   save("privacy.json", JSON.stringify(everything, null, 2), "application/json");
 });
