@@ -137,7 +137,8 @@ def test_any_crowd_follows_and_json_takes_everything():
     found = pieces("any", state={**SMALL, "mechanism": "shuffle"})
     truth = Shuffle(users=1_000, sigma=3.0).epsilon(delta=1e-6, rounds=10)
     assert only(found, piece="epsilon")["epsilon"]["upper"] == truth.upper
-    assert (found[0]["piece"], found[0]["upper"], found[0]["text"]["upper"]) == ("bound", truth.upper, rounded(truth.upper))
+    first = found[0]
+    assert (first["piece"], first["upper"], first["text"]["upper"]) == ("bound", truth.upper, rounded(truth.upper))
     assert pieces("any", state={**SMALL, "mechanism": "local"}) == []
     endless = tasks.bracket(shoal.Interval(lower=1.0, upper=math.inf))
     assert endless == {"lower": 1.0, "upper": None, "text": {"lower": "1.0000", "upper": "inf"}}
