@@ -128,6 +128,12 @@ def test_first_numbers_are_the_library_s_and_safe(kind):
     (attack,) = pieces("attack", state={**SMALL, "mechanism": kind}, crowd=crowd)
     for case, odds in zip(attack["cases"], tasks.ODDS, strict=True):
         assert float(case["right"]) / odds >= m.tradeoff(1 / odds, rounds=10).upper * (1.0 - 1e-15)
+    alone = "local" if crowd == "identical" else "only"
+    (sure,) = pieces("attack", state={**SMALL, "mechanism": kind, "sigma": "0.05"}, crowd=alone)
+    cases = sure["cases"]
+    assert [case["right"] for case in cases] == [case["odds"] for case in cases]  # never more than always
+        case["odds"] for case in sure["cases"]
+    ]  # never more than always
     if crowd == "identical":
         local = LocalGaussian(sigma=3.0).epsilon(delta=1e-6, rounds=10)
         assert only(found, piece="epsilon", crowd="local")["epsilon"]["upper"] == local.upper
@@ -295,7 +301,7 @@ def test_spent_left_and_rounds_to_go():
         after = Accountant().load_state_dict(a.state_dict()).compose(last, rounds=rounds)
         assert (after.epsilon(delta=1e-6).upper <= 0.5) == met
     other = only(pieces("spent", text=text, state={"epsilon": "0.5", "delta": "1e-6"}, next=0), piece="togo")
-    assert other["of"] == a.ledger[0].mechanism.settings
+    assert other["of"] == f"{a.ledger[0].mechanism.label}: {a.ledger[0].mechanism.settings}"
 
 
 def test_an_exceeded_budget_has_nothing_left():

@@ -91,9 +91,9 @@ class Desk:
         how = lanes.context()
         self.quick, self.slow = lanes.Lane(how), lanes.Lane(how)
         # Pictures have a lane of their own: a slider that moves while they are drawn finds the quick one free, and as
-        # long as anybody waits for a number they hardly get the processor. Only any crowd's curve is drawn where its
+        # long as anybody waits for a number they get little of the processor. Only any crowd's curve is drawn where its
         # number was computed: most of the work is done there already.
-        self.pictures = lanes.Lane(how, patience=19)
+        self.pictures = lanes.Lane(how, patience=5)
         self._open: dict[str, asyncio.Task[None]] = {}
         self._page: dict[str, Any] = {}
 
@@ -154,13 +154,22 @@ class Desk:
             await later
             if last.get("piece") == "error" or not head:
                 return
-            crowds = ("identical", "local") if head["crowded"] else ("only",)
-            for task, crowd in ((task, crowd) for task in ("attack", "curve") for crowd in crowds):
-                await self._pass(queue, self.pictures, task, {"state": state, "crowd": crowd})
+            crowds = ("local", "identical") if head["crowded"] else ("only",)
+            quick = [(task, crowd) for task in ("attack", "curve") for crowd in crowds]
+            drawn = [asyncio.create_task(self._draw(queue, self.pictures, state, quick))]
             if head["crowded"]:
-                await self._pass(queue, self.slow, "curve", {"state": state, "crowd": "any"})
+                drawn.append(asyncio.create_task(self._draw(queue, self.slow, state, [("curve", "any")])))
+            try:
+                await asyncio.gather(*drawn)
+            finally:
+                for one in drawn:
+                    one.cancel()
         finally:
             later.cancel()
+
+    async def _draw(self, queue: asyncio.Queue[Any], lane: lanes.Lane, state: Any, wanted: Any) -> None:
+        for task, crowd in wanted:
+            await self._pass(queue, lane, task, {"state": state, "crowd": crowd})
 
     async def spent(self, queue: asyncio.Queue[Any], data: dict[str, Any]) -> None:
         await self._pass(queue, self.slow, "spent", data)

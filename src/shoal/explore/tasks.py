@@ -71,6 +71,7 @@ def stated(statement: Statement) -> Piece:
         data["epsilon"]["upper"] = None
     return {
         "epsilon": bracket(statement.answer), "sentence": statement.sentence(), "how": statement.how(), "data": data,
+        "short": f"{statement.in_short()[0].upper()}{statement.in_short()[1:]}",
         "markdown": papers.markdown(statement), "latex": papers.latex(statement),
     }  # fmt: skip
 
@@ -93,9 +94,12 @@ def _attack(mechanism: Mechanism, rounds: int) -> Piece:
     points = [{"x": x, "xtext": short(x, 3), **bracket(tpr)} for x, tpr in zip(RATES, found, strict=True)]
     by_rate = dict(zip(RATES, found, strict=True))
     cases = [
-        # A product of two doubles may be half a unit below the truth.
-        {"odds": f"{odds:,}", "right": rounded(math.nextafter(odds * by_rate[1 / odds].upper, math.inf))}
-        for odds in ODDS
+        # A product of two doubles may be half a unit below the truth; but nobody is right more often than always.
+        {
+            "odds": f"{odds:,}",
+            "right": f"{odds:,}" if upper >= 1.0 else rounded(math.nextafter(odds * upper, math.inf)),
+        }
+        for odds, upper in ((odds, by_rate[1 / odds].upper) for odds in ODDS)
     ]
     return {"points": points, "cases": cases}
 

@@ -13,7 +13,7 @@ const CROWDS = {
   any: { label: "any crowd", words: "nothing about the other users’ vectors" },
   identical: { label: "identical crowd", short: "identical", words: "all others hold one vector (the paper’s idealised crowd)" },
   local: { label: "no shuffler", words: "the server sees who sent what, in every round" },
-  only: { label: "ε", words: "no other user matters" },
+  only: { words: "no other user matters" }, // called by the name of the mechanism
 };
 
 const page = await (await fetch("api/fields")).json();
@@ -133,8 +133,10 @@ function take(piece) {
 function takeSetting(piece) {
   setting = piece;
   wrong(null);
-  put(get("python"), piece.python);
-  put(get("shell"), piece.shell);
+  for (const id of ["python", "shell"]) {
+    // A line is broken between words, not at a hyphen within one; what is copied is the same.
+    get(id).replaceChildren(...piece[id].split(/(\s+)/).map((word) => /\S/.test(word) ? make("span", { class: "word" }, word) : word));
+  }
   const { error } = piece;
   get("cost-words").replaceChildren(`${error.estimate} by at most `, make("strong", { id: "cost" }, error.total), ` (root mean square), ${error.relative} times C.`);
   put(get("cost-more"), `The noise alone: ${error.noise}. Who happens to take part: at most ${error.sampling}.`);
@@ -214,6 +216,7 @@ function wrong(piece) {
 // What is shown
 
 const headline = () => kind.crowded ? (state.crowd === "identical" ? "identical" : "any") : "only";
+const called = (name) => name === "only" ? state.mechanism : CROWDS[name].label;
 const rows = () => kind.crowded ? ["any", "identical", "local"] : ["only"];
 
 function busy(text) { put(get("busy"), text); get("answer").setAttribute("aria-busy", String(Boolean(text))); }
@@ -222,6 +225,7 @@ function stale() {
   for (const element of document.querySelectorAll("[data-crowd]")) element.classList.add("stale");
   get("hero").classList.add("stale");
   get("sentence").classList.add("stale");
+  get("short").classList.add("stale");
   get("right").classList.add("stale");
   get("curve").classList.add("stale");
   get("attack").classList.add("stale");
@@ -232,20 +236,22 @@ function show() {
   put(get("hero"), piece ? piece.epsilon.text.upper : "…");
   get("hero").classList.toggle("stale", Boolean(piece) && !isFresh);
   get("hero").dataset.main = main;
-  put(get("hero-words"), piece ? `for ${main === "only" ? state.mechanism : CROWDS[main].label}` : problem ? "the marked field needs another value" : "");
+  put(get("hero-words"), piece ? `for ${called(main)}` : problem ? "the marked field needs another value" : "");
   put(get("sticky"), piece ? `ε ≤ ${piece.epsilon.text.upper}` : problem ? "see the marked field" : "ε …");
-  put(get("sticky-name"), main === "only" ? state.mechanism : CROWDS[main].label);
+  put(get("sticky-name"), called(main));
+  put(get("short"), piece?.short ?? "");
+  get("short").classList.toggle("stale", !whole.has(main));
   put(get("sentence"), piece?.sentence ?? "");
   get("sentence").classList.toggle("stale", !whole.has(main));
   get("crowds").replaceChildren(...rows().map((name) => {
     const found = answers[name];
     return make("tr", { "data-crowd": name, class: `${found && !fresh.has(name) ? "stale" : ""} ${name === main ? "main" : ""}` },
-      make("th", { scope: "row" }, make("span", { class: "assumed" }, make("i", { class: `swatch ${name}`, "aria-hidden": "true" }), make("span", {}, make("b", {}, CROWDS[name].label), " ", make("span", { class: "soft words" }, CROWDS[name].words)))),
+      make("th", { scope: "row" }, make("span", { class: "assumed" }, make("i", { class: `swatch ${name}`, "aria-hidden": "true" }), make("span", {}, make("b", {}, called(name)), " ", make("span", { class: "soft words" }, CROWDS[name].words)))),
       make("td", { class: "upper" }, found ? found.epsilon.text.upper : "…"),
       make("td", { class: "lower" }, found ? found.epsilon.text.lower : "…"));
   }));
   ruler(get("ruler"), rows().toReversed().filter((name) => answers[name]).map((name) => ({
-    name, label: CROWDS[name].label, value: answers[name].epsilon.upper, text: answers[name].epsilon.text.upper, main: name === main,
+    name, label: called(name), value: answers[name].epsilon.upper, text: answers[name].epsilon.text.upper, main: name === main,
   })), page.ticks);
 }
 function showCurve() {
@@ -255,15 +261,15 @@ function showCurve() {
   put(get("h-curve"), `ε against ${name[0].toLowerCase()}${name.slice(1)}`);
   const now = shown.flatMap((crowd) => curves[crowd]).find((p) => p.xtext === setting?.now) ?? null;
   const marks = now && shown.flatMap((crowd) => curves[crowd].filter((p) => p.x === now.x).map((p) => ({ name: crowd, upper: p.upper })));
-  const label = `Epsilon against ${name}, ${shown.map((crowd) => CROWDS[crowd].label).join(", ")}`;
+  const label = `Epsilon against ${name}, ${shown.map(called).join(", ")}`;
   get("curve").classList.toggle("stale", !fresh.has("curve"));
   chart(get("curve"), {
     label, xlabel: name, ylabel: "ε (upper bound; band: bracket)", xname: name,
-    lines: shown.map((crowd) => ({ name: crowd, label: CROWDS[crowd].label, short: CROWDS[crowd].short, points: curves[crowd], dots: crowd === "any" && curves[crowd].length < 16 })),
+    lines: shown.map((crowd) => ({ name: crowd, label: called(crowd), short: CROWDS[crowd].short, points: curves[crowd], dots: crowd === "any" && curves[crowd].length < 16 })),
     mark: now && { x: now.x, points: marks },
   }, page.ticks);
   table(get("curve-table"), ["crowd", name, "ε at least", "ε at most"],
-    shown.flatMap((crowd) => curves[crowd].map((p) => [CROWDS[crowd].label, p.xtext, p.text.lower, p.text.upper])));
+    shown.flatMap((crowd) => curves[crowd].map((p) => [called(crowd), p.xtext, p.text.lower, p.text.upper])));
 }
 function showAttack() {
   const main = headline();
@@ -276,14 +282,14 @@ function showAttack() {
   get("attack").classList.toggle("stale", !fresh.has("attack"));
   const shown = rows().filter((name) => attacks[name]);
   const guess = (attacks[shown[0]]?.points ?? []).map((p) => ({ x: p.x, lower: 0, upper: p.x }));
-  const label = `True positive rate of the best attack against its false positive rate, ${shown.map((name) => CROWDS[name].label).join(", ")}, and guessing`;
+  const label = `True positive rate of the best attack against its false positive rate, ${shown.map(called).join(", ")}, and guessing`;
   chart(get("attack"), {
     label, xlabel: "wrong (false positive rate)", ylabel: "right (true positive rate)", xname: "wrong", fixed: true,
     lines: [...shown.map((name) => ({ name, label: name === "only" ? "best attack" : CROWDS[name].label, short: CROWDS[name].short, points: attacks[name].points })), { name: "guess", label: "guessing", points: guess }],
     mark: null,
   }, page.ticks);
   table(get("attack-table"), ["crowd", "false positive rate", "true positive rate at least", "at most"],
-    shown.flatMap((name) => attacks[name].points.map((p) => [CROWDS[name].label, p.xtext, p.text.lower, p.text.upper])));
+    shown.flatMap((name) => attacks[name].points.map((p) => [called(name), p.xtext, p.text.lower, p.text.upper])));
 }
 
 // Links, files, looks
