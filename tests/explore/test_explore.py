@@ -132,8 +132,6 @@ def test_first_numbers_are_the_library_s_and_safe(kind):
     (sure,) = pieces("attack", state={**SMALL, "mechanism": kind, "sigma": "0.05"}, crowd=alone)
     cases = sure["cases"]
     assert [case["right"] for case in cases] == [case["odds"] for case in cases]  # never more than always
-        case["odds"] for case in sure["cases"]
-    ]  # never more than always
     if crowd == "identical":
         local = LocalGaussian(sigma=3.0).epsilon(delta=1e-6, rounds=10)
         assert only(found, piece="epsilon", crowd="local")["epsilon"]["upper"] == local.upper

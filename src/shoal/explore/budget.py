@@ -117,9 +117,5 @@ def pieces(
         more = calibrate.rounds(entries[which].mechanism, epsilon=target, delta=small, after=ledger.rounds)
     except UnreachableError:
         more = 0
-    yield {
-        "piece": "togo",
-        "next": which,
-        "rounds": f"{more:,}",
-        "of": f"{shown[which]['label']}: {shown[which]['settings']}",
-    }
+    of = f"{shown[which]['label']}: {shown[which]['settings']}"
+    yield {"piece": "togo", "next": which, "rounds": f"{more:,}", "of": of}
