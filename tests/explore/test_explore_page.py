@@ -371,6 +371,18 @@ def test_a_moved_slider_cancels(look, running):
     assert workers(running[0]) != before
 
 
+def test_a_key_on_a_slider_asks_once(look):
+    """It is heard as it moves and as it stops; the second would end the answer to the first."""
+    page = look(link(QUICK))
+    says(page.locator("#hero:not(.stale)"), re.compile(r"\d"))
+    asks = []
+    page.on("request", lambda request: asks.append(request.url) if request.url.endswith("api/answers") else None)
+    page.locator("#slider-sigma").press("ArrowRight")
+    truth = Shuffle(users=1_000, sigma=value(page, "sigma"), crowd="identical").epsilon(delta=1e-6, rounds=10)
+    says(upper(page, "identical"), rounded(truth.upper))
+    assert len(asks) == 1
+
+
 def test_solving_backwards(look):
     page = look(link({**QUICK, "epsilon": "0.05"}))
     page.get_by_label("Hold ε, and find").check()

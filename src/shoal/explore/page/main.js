@@ -108,7 +108,7 @@ function follow() {
 
 // Questions
 
-let timer = null, last = 0, turn = 0;
+let timer = null, last = 0, turn = 0, asked = "";
 function send(now) {
   clearTimeout(timer);
   const wait = now ? 0 : Math.max(0, last + PACE - performance.now());
@@ -116,14 +116,17 @@ function send(now) {
 }
 function question() {
   clearTimeout(timer);
+  const texts = { ...state };
+  for (const name of ["tab", "keep", "odds", "local"]) delete texts[name];
+  // A key on a slider is heard twice, as it moves and as it stops: what is being answered is not asked again.
+  if (asked === JSON.stringify(texts)) { remember(); return; }
+  asked = JSON.stringify(texts);
   last = performance.now();
   const mine = ++turn;
   [fresh, whole, wanted] = [new Set(), new Set(), null];
   remember();
   busy("computing …");
   stale();
-  const texts = { ...state };
-  for (const name of ["tab", "keep", "odds", "local"]) delete texts[name];
   ask("answers", { state: texts }, (piece) => { if (mine === turn) take(piece); });
 }
 function take(piece) {
@@ -194,7 +197,7 @@ function takeNote(piece) {
 function takeError(piece) {
   busy("");
   wrong(piece);
-  setting = null;
+  [setting, asked] = [null, ""];
   [answers, attacks, curves] = [{}, {}, {}]; // no number stands beside a setting that has none
   show();
   showAttack();
