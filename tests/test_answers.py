@@ -102,7 +102,10 @@ def test_plain_words_never_promise_more_than_the_guarantee(sigma):
     text = said.plain()
     if said.epsilon > 700.0:
         assert text == "In plain words: this protects nobody."
+        assert said.in_short() == "this protects nobody."
         return
+    assert all(sentence in text for sentence in re.split(r"(?<=\.) ", said.in_short()))
+    assert not re.search(r"\d", said.in_short())
     found = float(re.search(r"right in at most ([\d.]+) of 100", text).group(1))
     assert found >= min(100.0, 100.0 * (math.exp(said.epsilon) * 0.01 + 1e-5)) - 1e-12
     assert 100.0 * m.tradeoff(0.01).lower <= found

@@ -2,14 +2,18 @@
 
 import doctest
 import json
+import os
 import re
 import shlex
+import signal
+import subprocess
 import sys
 import tempfile
+import time
+import urllib.request
 from urllib.parse import parse_qsl
 
 import pytest
-from typer.main import get_command
 from typer.testing import CliRunner
 
 from helpers import ROOT
@@ -75,9 +79,11 @@ def shown_commands(text):
     return [" ".join(c.replace("\\\n", " ").split()) for c in found]
 
 
-EXAMPLES = [(" ".join(path) or "shoal", c) for path, text in HELP for c in shown_commands(text)]
-LONG = {"shoal train", "shoal reproduce all", "shoal explore"}
-"""Minutes or more or without end, and run in tests of their own: here the words must be understood."""
+EXAMPLES = list(dict.fromkeys(c for _, text in HELP for c in shown_commands(text)))
+ENDLESS = [c for c in EXAMPLES if c.split()[1] == "explore"]
+ON_RUNS = sorted((c for c in EXAMPLES if " runs/" in c), key=lambda c: c.split()[1] == "audit")
+"""Those that read what an earlier one wrote: in the order in which that is there."""
+ALONE = [c for c in EXAMPLES if c not in (*ENDLESS, *ON_RUNS, "shoal reproduce all")]
 
 
 def test_help_pages_are_whole_sentences_without_escapes_within_80_columns():
@@ -94,7 +100,12 @@ def test_help_pages_are_whole_sentences_without_escapes_within_80_columns():
             assert re.search(r"[.\])]$", words), (path, words)
 
 
-@pytest.mark.parametrize("command", [c for _, c in EXAMPLES])
+def run_as_printed(command):
+    result = CliRunner().invoke(app, shlex.split(command)[1:])
+    assert result.exit_code == 0, (command, result.output)
+
+
+@pytest.mark.parametrize("command", ALONE)
 def test_every_command_of_every_help_page_runs_as_printed(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     # An app that another test has made and loaded must not be in the way of one of the same name.
@@ -102,18 +113,55 @@ def test_every_command_of_every_help_page_runs_as_printed(command, tmp_path, mon
         sys, "path", [path for path in sys.path if not path.startswith(tempfile.gettempdir() + "/pytest-")]
     )
     monkeypatch.delitem(sys.modules, "my_app", raising=False)
+    run_as_printed(command)
+
+
+def test_those_that_read_a_run_folder_do_so_after_those_that_write_it(tmp_path, monkeypatch):
+    assert len(ON_RUNS) == 3
+    monkeypatch.chdir(tmp_path)
+    for command in ON_RUNS:
+        run_as_printed(command)
+
+
+@pytest.mark.xdist_group("reproduce")
+def test_the_whole_paper_is_reproduced_as_printed(reproduced):
+    assert "shoal reproduce all" in EXAMPLES
+    assert reproduced.result.exit_code == 0
+
+
+@pytest.mark.parametrize("command", ENDLESS)
+def test_those_that_go_on_until_they_are_stopped(command, tmp_path):
+    """The page is opened by a browser that only notes the address, fetched once, and ended as Ctrl-C does."""
+    noted = tmp_path / "address"
+    browser = tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {noted}.part && mv {noted}.part {noted}\n')
+    browser.chmod(0o755)
     words = shlex.split(command)[1:]
-    if any(command == long or command.startswith(f"{long} ") for long in LONG) or "--run" in words:
-        top = get_command(app)
-        name, found, rest = top.resolve_command(top.make_context("shoal", ["demo"]), words)
-        found.make_context(name, rest)
-        return
-    result = CliRunner().invoke(app, words)
-    assert result.exit_code == 0, (command, result.output)
+    server = subprocess.Popen(
+        [sys.executable, "-m", "shoal.cli", *words],
+        stdout=subprocess.PIPE, text=True, cwd=tmp_path, env={**os.environ, "BROWSER": str(browser)},
+    )  # fmt: skip
+    try:
+        address = re.search(r"http://\S+", server.stdout.readline())[0]
+        fields = json.loads(urllib.request.urlopen(f"{address.partition('#')[0]}api/fields").read())
+        assert set(fields["kinds"]) >= {"shuffle", "check-in"}
+        if "--no-browser" not in words:
+            deadline = time.monotonic() + 60
+            while not noted.exists():
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            assert noted.read_text().strip() == address
+        assert address.partition("#")[2] in ("", *words)
+    finally:
+        server.send_signal(signal.SIGINT)
+        server.communicate(timeout=60)
+    assert server.returncode == 0
+    assert noted.exists() == ("--no-browser" not in words)
 
 
 def test_commands_have_examples():
     assert len(EXAMPLES) >= 25
+    assert len(ENDLESS) == 2
 
 
 def test_the_readme_leads_with_the_two_commands():

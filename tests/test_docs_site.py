@@ -1,5 +1,6 @@
 """The site builds with warnings as errors, without a network, and its navigation follows the files."""
 
+import html
 import os
 import runpy
 import shutil
@@ -62,6 +63,26 @@ def test_the_reference_has_the_command_learning_and_flower(site):
         assert words in command
     assert "clipped_sum" in (site / "reference" / "learning" / "index.html").read_text()
     assert "Task" in (site / "reference" / "flower" / "index.html").read_text()
+
+
+def test_formulas_are_formulas(site):
+    """MathML, a wide one in a box of its own, and no letter in a way that browsers do not show."""
+    for name in ("guarantee", "mathematics", "trust"):
+        page = (site / "explanation" / name / "index.html").read_text()
+        assert page.count('<div class="formula"><math') == page.count('display="block"') > 0
+        assert "arithmatex" not in page
+        assert "double-struck" not in page
+        assert "$$" not in page
+    assert "𝔼" in html.unescape((site / "explanation" / "mathematics" / "index.html").read_text())
+
+
+def test_wide_code_goes_on_in_the_next_line(site):
+    """The style that does it is there, and code has the classes that it is for."""
+    assert "pre-wrap" in (site / "assets" / "site.css").read_text()
+    page = (site / "index.html").read_text()
+    assert 'href="assets/site.css"' in page
+    for language in ("python", "console", "sh"):
+        assert f'class="language-{language} highlight"' in page
 
 
 def test_nothing_is_fetched_by_the_pages(site):

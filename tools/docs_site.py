@@ -96,6 +96,13 @@ _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>'
 
 def on_page_content(content, page, config, files):
     """Formulas become MathML, which browsers show by themselves: no script, nothing to fetch."""
-    return _FORMULA.sub(
-        lambda m: convert(html.unescape(m.group(2)), display="block" if m.group(1) == "div" else "inline"), content
-    )
+    return _FORMULA.sub(_shown, content)
+
+
+def _shown(found: re.Match[str]) -> str:
+    """A formula of its own has a box, so that a wide one is scrolled by itself and not with the page."""
+    text, alone = html.unescape(found.group(2)), found.group(1) == "div"
+    made: str = convert(text, display="block" if alone else "inline")
+    # Browsers do not know the attribute that should make this letter double-struck: the letter itself they know.
+    made = made.replace('<mi mathvariant="double-struck">E</mi>', "<mi>&#x1d53c;</mi>")
+    return f'<div class="formula">{made}</div>' if alone else made

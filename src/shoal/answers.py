@@ -412,20 +412,34 @@ class Statement:
         By (epsilon, delta)-differential privacy a test with false positive rate f has a true positive rate of at most
         `e^epsilon f + delta`. Every number is rounded up.
         """
-        if math.isinf(self.epsilon) or self.epsilon > 700.0:
-            return "In plain words: this protects nobody."
-        ratio = math.nextafter(math.exp(self.epsilon) * (1.0 + 1e-15), math.inf)
-        found = min(100.0, ratio + 100.0 * self.delta)
-        other = "had been left out" if self.adjacency == "zero-out" else "had been any other"
-        text = (
-            f"In plain words: whoever has seen the whole output can hardly tell whether one user's data was used "
-            f"or {other}. A test that is wrong in 1 of 100 cases where it {other} is right in at most "
-            f"{rounded(found, digits=4)} of 100 where it was used; guessing is right in 1."
+        found, text = self._right_of_100(), f"In plain words: {self.in_short()}"
+        if found is None:
+            return text
+        before, weak, after = text.partition(_NOT_ENOUGH)
+        return (
+            f"{before} A test that is wrong in 1 of 100 cases where it {self._otherwise} is right in at most "
+            f"{rounded(found, digits=4)} of 100 where it was used; guessing is right in 1.{weak}{after}"
         )
-        if found >= _WEAK:
-            text = text.replace("can hardly tell", "may well tell")
-            return f"{text} Few would accept that as protection."
-        return text
+
+    def in_short(self) -> str:
+        """The same without numbers: what whoever has seen the output can tell about one user."""
+        found = self._right_of_100()
+        if found is None:
+            return "this protects nobody."
+        can, judged = ("may well", _NOT_ENOUGH) if found >= _WEAK else ("can hardly", "")
+        told = f"whoever has seen the whole output {can} tell whether one user's data was used or {self._otherwise}."
+        return f"{told}{judged}"
+
+    @property
+    def _otherwise(self) -> str:
+        return "had been left out" if self.adjacency == "zero-out" else "had been any other"
+
+    def _right_of_100(self) -> float | None:
+        """How often a test that is wrong in 1 of 100 cases can be right, of 100; nothing where it may always be."""
+        if math.isinf(self.epsilon) or self.epsilon > 700.0:
+            return None
+        ratio = math.nextafter(math.exp(self.epsilon) * (1.0 + 1e-15), math.inf)
+        return min(100.0, ratio + 100.0 * self.delta)
 
     def to_dict(self) -> dict[str, Any]:
         """The same as plain data (JSON will do): numbers as they are, the sentence with them."""
@@ -481,6 +495,8 @@ _NAMED = 4
 
 _WEAK = 10.0
 """From so many of 100 cases on that a test finds, where guessing finds one, a guarantee is called weak."""
+
+_NOT_ENOUGH = " Few would accept that as protection."
 
 
 _COUNTS = {"users": "users", "sample": "sampled a round"}

@@ -267,7 +267,7 @@ def test_an_unwritable_picture_is_refused_before_the_computation(tmp_path, monke
     (tmp_path / "a.png").mkdir()
     result = run("epsilon", "local", "--sigma", 1, "--delta", 0.1, "--plot", tmp_path / "a.png")
     assert result.exit_code == 2
-    assert "Is a directory" in result.output
+    assert result.output == f"shoal: '{tmp_path / 'a.png'}' cannot be used: Is a directory\n"
 
 
 def test_a_number_of_users_may_have_commas():

@@ -171,15 +171,6 @@ def test_without_torch_the_command_says_what_to_install():
     assert "pip install 'shoal-dp[train]'" in done.stdout
 
 
-def test_examples_in_the_help_are_complete_commands():
-    text = run("train", "--help").output
-    examples = re.findall(r"^\s+(shoal train.*)$", text, re.MULTILINE)
-    assert len(examples) == 5
-    for example in examples:
-        for option in re.findall(r"--[a-z-]+", example):
-            assert option in text.replace(example, "")
-
-
 def test_the_opacus_example(tmp_path):
     """Trains with Opacus' PrivacyEngine, and epsilon is that of the protocol with the given noise of a report."""
     example = pathlib.Path(__file__).parents[2] / "examples" / "opacus_training.py"

@@ -19,6 +19,7 @@ import shoal
 from shoal import Accountant, BallsAndBins, LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle, calibrate
 from shoal.cli.app import app
 from shoal.explore import budget, calls, fields, papers, setting, tasks, utility
+from shoal.interval import rounded
 
 SMALL = {"users": "1,000", "sample": "100", "bins": "50", "sigma": "3", "rounds": "10", "delta": "1e-6"}
 KINDS = ("local", "shuffle", "subsampled", "check-in", "balls-and-bins")
@@ -132,10 +133,17 @@ def test_first_numbers_are_the_library_s_and_safe(kind):
         assert only(found, piece="epsilon", crowd="local")["epsilon"]["upper"] == local.upper
 
 
+def test_nobody_is_right_more_often_than_always():
+    (sure,) = pieces("attack", state={**SMALL, "mechanism": "local", "sigma": "0.05"}, crowd="only")
+    assert [case["right"] for case in sure["cases"]] == [case["odds"] for case in sure["cases"]]
+
+
 def test_any_crowd_follows_and_json_takes_everything():
     found = pieces("any", state={**SMALL, "mechanism": "shuffle"})
     truth = Shuffle(users=1_000, sigma=3.0).epsilon(delta=1e-6, rounds=10)
     assert only(found, piece="epsilon")["epsilon"]["upper"] == truth.upper
+    first = found[0]
+    assert (first["piece"], first["upper"], first["text"]["upper"]) == ("bound", truth.upper, rounded(truth.upper))
     assert pieces("any", state={**SMALL, "mechanism": "local"}) == []
     endless = tasks.bracket(shoal.Interval(lower=1.0, upper=math.inf))
     assert endless == {"lower": 1.0, "upper": None, "text": {"lower": "1.0000", "upper": "inf"}}
@@ -292,7 +300,7 @@ def test_spent_left_and_rounds_to_go():
         after = Accountant().load_state_dict(a.state_dict()).compose(last, rounds=rounds)
         assert (after.epsilon(delta=1e-6).upper <= 0.5) == met
     other = only(pieces("spent", text=text, state={"epsilon": "0.5", "delta": "1e-6"}, next=0), piece="togo")
-    assert other["of"] == a.ledger[0].mechanism.settings
+    assert other["of"] == f"{a.ledger[0].mechanism.label}: {a.ledger[0].mechanism.settings}"
 
 
 def test_an_exceeded_budget_has_nothing_left():

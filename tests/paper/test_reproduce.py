@@ -26,12 +26,10 @@ DELTA = 1 / 60_000
 pytestmark = pytest.mark.xdist_group("reproduce")  # what the tests share is made once
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("paper")
-    result = run("reproduce", "all", "--out", folder)
-    assert result.exit_code == 0, result.output
-    return folder, result
+@pytest.fixture
+def made(reproduced):
+    assert reproduced.result.exit_code == 0, reproduced.result.output
+    return reproduced
 
 
 def table(folder, name):

@@ -34,7 +34,10 @@ def told(function: Callable[..., None]) -> Callable[..., None]:
         with _wide_brackets_noted():
             try:
                 function(*args, **kwargs)
-            except (ValueError, OSError, MissingExtraError) as error:
+            except OSError as error:
+                named = error.filename is not None and error.strerror is not None
+                refuse(f"{str(error.filename)!r} cannot be used: {error.strerror}" if named else str(error))
+            except (ValueError, MissingExtraError) as error:
                 refuse(str(error))
 
     return wrapped

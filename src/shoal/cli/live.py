@@ -77,7 +77,8 @@ def say_time(config: Config, data: Dataset | Records, found: Plan | None, as_jso
 
 def _duration(seconds: float) -> str:
     if seconds < 90:
-        return f"{max(1, round(seconds))} seconds"
+        count = max(1, round(seconds))
+        return f"{count} second{'s' if count > 1 else ''}"
     return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.1f} hours"
 
 

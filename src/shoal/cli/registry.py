@@ -29,19 +29,22 @@ _BaseFormatter: Any = importlib.import_module(f"{_CLICK}.formatting").HelpFormat
 _BaseContext: Any = importlib.import_module(f"{_CLICK}.core").Context
 _BadParameter: Any = importlib.import_module(f"{_CLICK}.exceptions").BadParameter
 _UsageError: Any = importlib.import_module(f"{_CLICK}.exceptions").UsageError
+_NoSuchOption: Any = importlib.import_module(f"{_CLICK}.exceptions").NoSuchOption
 
 
 class _Formatter(_BaseFormatter):  # type: ignore[misc]
     """Lines are not broken inside words with a hyphen, as check-in is one."""
 
     def write_usage(self, prog: str, args: str = "", prefix: str | None = None) -> None:
-        super().write_usage(prog, _tied(args), prefix)
+        super().write_usage(prog, re.sub(r"\{([A-Z_]+)\}|\[(\[[A-Z_]+\])\]", r"\1\2", _tied(args)), prefix)
 
     def write_text(self, text: str) -> None:
         super().write_text(_tied(text))
 
     def write_dl(self, rows: Any, *args: Any, **kwargs: Any) -> None:
-        super().write_dl([(_tied(first), _tied(second)) for first, second in rows], *args, **kwargs)
+        # Newer versions add all choices to an argument's name, in one long line; its help lists them.
+        named = [(re.sub(r"^(\[?[A-Z_]+\]?) <[^>]*>$", r"\1", first), second) for first, second in rows]
+        super().write_dl([(_tied(first), _tied(second)) for first, second in named], *args, **kwargs)
 
     def getvalue(self) -> str:
         # Brackets are escaped for a renderer that is not used here; some versions of click list arguments twice.
@@ -77,12 +80,15 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
+        except _NoSuchOption as error:
+            known = [name for one in self.get_params(ctx) for name in one.opts]
+            raise _UsageError(f"No such option '{error.option_name}'.{_meant(error.option_name, known)}", ctx) from None
         except _BadParameter as error:
             choice = re.search(r"'([^']*)' is not one of (.*)\.", error.message)
             if not choice:
                 raise
             meant = _meant(choice.group(1), re.findall(r"'([^']+)'", choice.group(2)))
-            words = f"{error.message}{meant}"
+            words = f"{error.message.removeprefix('Value error, ')}{meant}"
             raise _BadParameter(words, ctx=error.ctx, param=error.param, param_hint=error.param_hint) from None
 
 

@@ -92,7 +92,7 @@ def pieces(
     asked = data.get("state", {})
     given = {
         name: known if not asked.get(name) and known is not None else number(name, asked.get(name) or start)
-        for name, known, start in (("epsilon", ledger.epsilon, "1"), ("delta", ledger.delta, "1e-05"))
+        for name, known, start in (("epsilon", ledger.epsilon, "1"), ("delta", ledger.delta, "1e-5"))
     }
     target, small = _validate.epsilon(given["epsilon"]), _validate.delta(given["delta"])
     if target == 0.0:
@@ -117,4 +117,5 @@ def pieces(
         more = calibrate.rounds(entries[which].mechanism, epsilon=target, delta=small, after=ledger.rounds)
     except UnreachableError:
         more = 0
-    yield {"piece": "togo", "next": which, "rounds": f"{more:,}", "of": str(shown[which]["settings"])}
+    of = f"{shown[which]['label']}: {shown[which]['settings']}"
+    yield {"piece": "togo", "next": which, "rounds": f"{more:,}", "of": of}

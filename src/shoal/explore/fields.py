@@ -67,7 +67,7 @@ def ticks() -> list[dict[str, Any]]:
     for exponent in range(-16, 16):
         for digit in (1, 2, 5):
             value = float(f"{digit}e{exponent}")
-            if 1.0 <= value < 1e7:
+            if 1.0 <= value < 1e6:
                 text = f"{int(value):,}"
             elif 1e-3 <= value < 1.0:
                 text = f"{value:.{-exponent}f}"

@@ -30,9 +30,11 @@ def context() -> BaseContext:
     return found
 
 
-def serve(questions: Connection) -> None:
-    """The life of a process: answer until nobody asks any more."""
+def serve(questions: Connection, patience: int) -> None:
+    """The life of a process: answer until nobody asks any more. The more patience, the more others go before it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle
+    if patience and hasattr(os, "nice"):
+        os.nice(patience)
     from shoal.explore import tasks
 
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
@@ -44,25 +46,31 @@ def serve(questions: Connection) -> None:
 
 
 class Lane:
-    """One process at a time; questions wait for one another."""
+    """One process at a time; questions wait for one another.
 
-    def __init__(self, how: BaseContext) -> None:
-        self._context = how
+    A process that was ended is replaced when the next question comes: to fork one takes time that another lane's
+    answer may need first.
+    """
+
+    def __init__(self, how: BaseContext, *, patience: int = 0) -> None:
+        self._context, self._patience = how, patience
         self._turn = asyncio.Lock()
-        self.started = 0
-        """Processes so far."""
         self._start()
 
     def _start(self) -> None:
         self._pipe, child = self._context.Pipe()
-        self._process = self._context.Process(target=serve, args=(child,), daemon=True)  # type: ignore[attr-defined]
+        self._process = self._context.Process(  # type: ignore[attr-defined]
+            target=serve, args=(child, self._patience), daemon=True
+        )
         self._process.start()
+        self._ended = False
         child.close()
-        self.started += 1
 
     async def ask(self, task: str, data: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
         """The pieces of a task. Whoever stops listening stops the computation."""
         async with self._turn:
+            if self._ended:
+                self._start()
             finished = False
             try:
                 self._pipe.send((task, data))
@@ -75,11 +83,11 @@ class Lane:
             finally:
                 if not finished:
                     self.close()
-                    self._start()
 
     def close(self) -> None:
         """End the process."""
         self._process.kill()
+        self._ended = True
 
 
 def quiet_environment() -> None:

@@ -90,6 +90,10 @@ class Desk:
     def __init__(self) -> None:
         how = lanes.context()
         self.quick, self.slow = lanes.Lane(how), lanes.Lane(how)
+        # Pictures have a lane of their own: a slider that moves while they are drawn finds the quick one free, and as
+        # long as anybody waits for a number they get little of the processor. Only any crowd's curve is drawn where its
+        # number was computed: most of the work is done there already.
+        self.pictures = lanes.Lane(how, patience=5)
         self._open: dict[str, asyncio.Task[None]] = {}
         self._page: dict[str, Any] = {}
 
@@ -150,20 +154,20 @@ class Desk:
             await later
             if last.get("piece") == "error" or not head:
                 return
-            crowds = ("identical", "local") if head["crowded"] else ("only",)
+            crowds = ("local", "identical") if head["crowded"] else ("only",)
             quick = [(task, crowd) for task in ("attack", "curve") for crowd in crowds]
-            tasks = [asyncio.create_task(self._pictures(queue, self.quick, state, quick))]
+            drawn = [asyncio.create_task(self._draw(queue, self.pictures, state, quick))]
             if head["crowded"]:
-                tasks.append(asyncio.create_task(self._pictures(queue, self.slow, state, [("curve", "any")])))
+                drawn.append(asyncio.create_task(self._draw(queue, self.slow, state, [("curve", "any")])))
             try:
-                await asyncio.gather(*tasks)
+                await asyncio.gather(*drawn)
             finally:
-                for task in tasks:
-                    task.cancel()
+                for one in drawn:
+                    one.cancel()
         finally:
             later.cancel()
 
-    async def _pictures(self, queue: asyncio.Queue[Any], lane: lanes.Lane, state: Any, wanted: Any) -> None:
+    async def _draw(self, queue: asyncio.Queue[Any], lane: lanes.Lane, state: Any, wanted: Any) -> None:
         for task, crowd in wanted:
             await self._pass(queue, lane, task, {"state": state, "crowd": crowd})
 
@@ -194,8 +198,8 @@ class Desk:
         return last
 
     def close(self) -> None:
-        self.quick.close()
-        self.slow.close()
+        for lane in (self.quick, self.slow, self.pictures):
+            lane.close()
 
 
 def make_app(desk: Desk, *, port: int, secret: str, budget: str | None = None) -> Guard:

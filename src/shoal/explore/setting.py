@@ -32,7 +32,7 @@ def _stops(first: int, last: int, steps: tuple[str, ...], *, whole: bool = False
     stops = [f"{step}e{exponent}" for exponent in range(first, last) for step in steps] + [f"1e{last}"]
     if whole:
         return list(dict.fromkeys(f"{int(float(s)):,}" for s in stops if float(s) == int(float(s))))
-    return [f"{float(s):g}" for s in stops]
+    return [f"{float(s):g}".replace("e-0", "e-") for s in stops]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ FIELDS = {
         stops=tuple(_stops(0, 6, _STEPS, whole=True)),
     ),
     "delta": Field(
-        label="δ", help="what ε may leave out; choose it well below 1 / users", start="1e-05",
+        label="δ", help="what ε may leave out; choose it well below 1 / users", start="1e-5",
         stops=tuple(_stops(-12, -1, ("1", "2", "3", "5", "7"))),
     ),
     "epsilon": Field(

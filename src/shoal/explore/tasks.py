@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from shoal import calibrate
-from shoal.answers import AccuracyWarning, Intervals, Statement, UnreachableError
+from shoal.answers import EPSILON, AccuracyWarning, How, Intervals, Statement, UnreachableError
+from shoal.engine.certify import ACCURACY
 from shoal.explore import budget, calls, fields, papers, setting, utility
 from shoal.explore.setting import Setting
 from shoal.interval import Interval, rounded, short
-from shoal.mechanisms import LocalGaussian, Mechanism
+from shoal.mechanisms import LocalGaussian, Mechanism, bounds
 
 Piece = dict[str, Any]
 
@@ -70,6 +71,7 @@ def stated(statement: Statement) -> Piece:
         data["epsilon"]["upper"] = None
     return {
         "epsilon": bracket(statement.answer), "sentence": statement.sentence(), "how": statement.how(), "data": data,
+        "short": f"{statement.in_short()[0].upper()}{statement.in_short()[1:]}",
         "markdown": papers.markdown(statement), "latex": papers.latex(statement),
     }  # fmt: skip
 
@@ -92,9 +94,12 @@ def _attack(mechanism: Mechanism, rounds: int) -> Piece:
     points = [{"x": x, "xtext": short(x, 3), **bracket(tpr)} for x, tpr in zip(RATES, found, strict=True)]
     by_rate = dict(zip(RATES, found, strict=True))
     cases = [
-        # A product of two doubles may be half a unit below the truth.
-        {"odds": f"{odds:,}", "right": rounded(math.nextafter(odds * by_rate[1 / odds].upper, math.inf))}
-        for odds in ODDS
+        # A product of two doubles may be half a unit below the truth; but nobody is right more often than always.
+        {
+            "odds": f"{odds:,}",
+            "right": f"{odds:,}" if upper >= 1.0 else rounded(math.nextafter(odds * upper, math.inf)),
+        }
+        for odds, upper in ((odds, by_rate[1 / odds].upper) for odds in ODDS)
     ]
     return {"points": points, "cases": cases}
 
@@ -131,10 +136,13 @@ def first(data: Mapping[str, Any]) -> Iterator[Piece]:
 
 
 def any_crowd(data: Mapping[str, Any]) -> Iterator[Piece]:
-    """The guarantee for any crowd."""
+    """The guarantee for any crowd: the number first, then what is known from below, in words, and of attacks."""
     asked = setting.read(data["state"])
     if asked.crowded:
         asked = asked.with_crowd("any")
+        how = How.checked("tight", None, ACCURACY, ends="upper")
+        parts = bounds([(asked.mechanism, asked.rounds)])
+        yield {"piece": "bound", "crowd": "any", **bracket(how.answer(parts, asked.delta, EPSILON))}
         yield {"piece": "epsilon", "crowd": "any", **stated(_statement(asked))}
         yield {"piece": "attack", "crowd": "any", **_attack(asked.mechanism, asked.rounds)}
 

@@ -45,7 +45,9 @@ def audit(
     trials: Annotated[
         str | None,
         typer.Option(
-            metavar="N", help="Games that measure each row, in each world. [default: what takes some 20 seconds in all]"
+            metavar="N",
+            help="Games that measure each row, in each world. "
+            "[default: what takes some 20 seconds in all; for a run, 200]",
         ),
     ] = None,
     seed: Annotated[str, typer.Option(metavar="K", help="The same seed gives the same games.")] = "0",
@@ -75,7 +77,9 @@ def audit(
         --plot audit.png
 
     \b
-    shoal audit --run runs/digits --rounds 20 --trials 200
+    shoal audit --run runs/small --rounds 3 --trials 60
+
+    A run is trained again for each game: the fewer its users, the rounds and the games, the sooner it ends.
     """
     from shoal.cli import parse
     from shoal.plots import check

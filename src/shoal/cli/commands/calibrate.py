@@ -83,8 +83,8 @@ def users(
     Example:
 
     \b
-    shoal calibrate users shuffle --sigma 5 --rounds 100 --epsilon 0.5 \\
-        --delta 1e-6 --crowd identical
+    shoal calibrate users shuffle --sigma 5 --rounds 20 --epsilon 0.5 \\
+        --delta 1e-6 --accuracy 0.01
     """
     target = Target.read(epsilon, delta, rounds, method, accuracy)
     if "users" not in described.fields:

@@ -42,15 +42,15 @@ def epsilon(
 
     \b
     shoal epsilon shuffle --users 60000 --sigma 9.48 --delta 1/60000 \\
-        --rounds 1-7 --crowd identical
+        --rounds 1-7
 
     \b
     shoal epsilon local --sigma 5 --delta 1e-5 --rounds 1-1000@30 \\
         --plot local.png
 
     \b
-    shoal epsilon shuffle --users 1000 --sigma 3 --delta 1e-6 \\
-        --crowd identical --plot users.png --against users
+    shoal epsilon shuffle --users 100 --sigma 5 --delta 1e-6 \\
+        --plot users.png --against users
     """
     from shoal import _validate
     from shoal.cli import parse

@@ -140,17 +140,17 @@ def train(
     shoal train
 
     \b
-    shoal train --epsilon 1 --network histograms --rounds auto --rate auto \\
-        --dry-run
+    shoal train --users 500 --epsilon 1 --network histograms --rounds auto \\
+        --rate auto --dry-run
 
     \b
-    shoal train --preset mnist --epsilon 0.1 --out runs/budget
+    shoal train --users 500 --epsilon 1 --network histograms --rounds 20 \\
+        --out runs/small
 
     \b
-    shoal train --resume runs/budget
+    shoal train --resume runs/small
 
-    \b
-    shoal train --preset paper --seed 1 --out runs/paper
+    With --preset mnist or --preset paper the images are downloaded, and the paper's 5,540 rounds take an hour or more.
     """
     from shoal import learning
     from shoal.cli import live, recipes

@@ -2,7 +2,7 @@
 
 import { draw } from "./build.js";
 
-const MARGIN = { left: 66, top: 14, bottom: 44 };
+const MARGIN = { top: 14, bottom: 44 };
 
 // Marks inside a range: 1, 2, 5 of each power of ten, or only powers, or only some of them, as there is room.
 function inside(low, high, ticks, most) {
@@ -34,24 +34,25 @@ export function chart(where, picture, ticks) {
   const longest = Math.max(...lines.map((line) => (line.short ?? line.label).length));
   const right = 14 + 7.2 * longest;
   const all = lines.flatMap((line) => line.points);
-  const across = width - MARGIN.left - right, down = height - MARGIN.top - MARGIN.bottom;
+  const y = around(all.flatMap((p) => p.lower > 0 && p.lower > p.upper / 20 ? [p.lower, p.upper] : [p.upper]), ticks, 7);
+  const left = 32 + 6.9 * Math.max(...y.ticks.map((tick) => tick.text.length)); // the name of the axis stands beside its marks
+  const across = width - left - right, down = height - MARGIN.top - MARGIN.bottom;
   const xs = all.map((p) => p.x);
   const x = picture.fixed ? around(xs, ticks, across / 48) : { low: Math.min(...xs), high: Math.max(...xs) };
   x.ticks ??= inside(x.low, x.high, ticks, across / 52);
-  const y = around(all.flatMap((p) => p.lower > 0 && p.lower > p.upper / 20 ? [p.lower, p.upper] : [p.upper]), ticks, 7);
   if (!(x.high > x.low)) x.high = 1.01 * x.low;
-  const px = (value) => MARGIN.left + across * Math.log(value / x.low) / Math.log(x.high / x.low);
+  const px = (value) => left + across * Math.log(value / x.low) / Math.log(x.high / x.low);
   const py = (value) => MARGIN.top + down * (1 - Math.log(Math.max(value, y.low) / y.low) / Math.log(y.high / y.low));
   const svg = draw("svg", { viewBox: `0 0 ${width} ${height}`, width, height, role: "img", "aria-label": picture.label, class: "picture" });
   for (const tick of y.ticks) {
-    svg.append(draw("line", { class: "grid", x1: MARGIN.left, x2: MARGIN.left + across, y1: py(tick.value), y2: py(tick.value) }));
-    svg.append(draw("text", { class: "tick", x: MARGIN.left - 8, y: py(tick.value) + 4, "text-anchor": "end" }, tick.text));
+    svg.append(draw("line", { class: "grid", x1: left, x2: left + across, y1: py(tick.value), y2: py(tick.value) }));
+    svg.append(draw("text", { class: "tick", x: left - 8, y: py(tick.value) + 4, "text-anchor": "end" }, tick.text));
   }
   for (const tick of x.ticks) {
     svg.append(draw("line", { class: "grid", x1: px(tick.value), x2: px(tick.value), y1: MARGIN.top, y2: MARGIN.top + down }));
     svg.append(draw("text", { class: "tick", x: px(tick.value), y: height - 26, "text-anchor": "middle" }, tick.text));
   }
-  svg.append(draw("text", { class: "axis", x: MARGIN.left + across / 2, y: height - 7, "text-anchor": "middle" }, picture.xlabel));
+  svg.append(draw("text", { class: "axis", x: left + across / 2, y: height - 7, "text-anchor": "middle" }, picture.xlabel));
   svg.append(draw("text", { class: "axis", x: -(MARGIN.top + down / 2), y: 11, "text-anchor": "middle", transform: "rotate(-90)" }, picture.ylabel));
   const labels = [];
   for (const line of lines) {
@@ -80,7 +81,7 @@ export function chart(where, picture, ticks) {
   labels.forEach((label, i) => { if (i && label.at < labels[i - 1].at + 15) label.at = labels[i - 1].at + 15; });
   const over = labels.length ? labels.at(-1).at - (MARGIN.top + down) : 0;
   for (const label of labels) {
-    svg.append(draw("text", { class: `end ${label.name}`, x: MARGIN.left + across + 8, y: label.at + 4 - Math.max(0, over) }, label.text));
+    svg.append(draw("text", { class: `end ${label.name}`, x: left + across + 8, y: label.at + 4 - Math.max(0, over) }, label.text));
   }
   where.replaceChildren(svg);
 }

@@ -13,13 +13,13 @@ const CROWDS = {
   any: { label: "any crowd", words: "nothing about the other users’ vectors" },
   identical: { label: "identical crowd", short: "identical", words: "all others hold one vector (the paper’s idealised crowd)" },
   local: { label: "no shuffler", words: "the server sees who sent what, in every round" },
-  only: { label: "ε", words: "no other user matters" },
+  only: { words: "no other user matters" }, // called by the name of the mechanism
 };
 
 const page = await (await fetch("api/fields")).json();
 let state = read(page.fields);
 let kind = page.kinds[state.mechanism] ?? page.kinds["check-in"];
-let answers = {}, attacks = {}, curves = {}, setting = null, problem = false, fresh = new Set();
+let answers = {}, attacks = {}, curves = {}, setting = null, problem = false, fresh = new Set(), whole = new Set(), wanted = null;
 
 // Controls
 
@@ -108,7 +108,7 @@ function follow() {
 
 // Questions
 
-let timer = null, last = 0, turn = 0;
+let timer = null, last = 0, turn = 0, asked = "";
 function send(now) {
   clearTimeout(timer);
   const wait = now ? 0 : Math.max(0, last + PACE - performance.now());
@@ -116,25 +116,30 @@ function send(now) {
 }
 function question() {
   clearTimeout(timer);
+  const texts = { ...state };
+  for (const name of ["tab", "keep", "odds", "local"]) delete texts[name];
+  // A key on a slider is heard twice, as it moves and as it stops: what is being answered is not asked again.
+  if (asked === JSON.stringify(texts)) { remember(); return; }
+  asked = JSON.stringify(texts);
   last = performance.now();
   const mine = ++turn;
-  fresh = new Set();
+  [fresh, whole, wanted] = [new Set(), new Set(), null];
   remember();
   busy("computing …");
   stale();
-  const texts = { ...state };
-  for (const name of ["tab", "keep", "odds", "local"]) delete texts[name];
   ask("answers", { state: texts }, (piece) => { if (mine === turn) take(piece); });
 }
 function take(piece) {
-  const kinds = { setting: takeSetting, epsilon: takeEpsilon, attack: takeAttack, curve: takeCurve, found: takeFound, note: takeNote, error: takeError, end: takeEnd };
+  const kinds = { setting: takeSetting, bound: takeBound, epsilon: takeEpsilon, attack: takeAttack, curve: takeCurve, found: takeFound, note: takeNote, error: takeError, end: takeEnd };
   kinds[piece.piece]?.(piece);
 }
 function takeSetting(piece) {
   setting = piece;
   wrong(null);
-  put(get("python"), piece.python);
-  put(get("shell"), piece.shell);
+  for (const id of ["python", "shell"]) {
+    // A line is broken between words, not at a hyphen within one; what is copied is the same.
+    get(id).replaceChildren(...piece[id].split(/(\s+)/).map((word) => /\S/.test(word) ? make("span", { class: "word" }, word) : word));
+  }
   const { error } = piece;
   get("cost-words").replaceChildren(`${error.estimate} by at most `, make("strong", { id: "cost" }, error.total), ` (root mean square), ${error.relative} times C.`);
   put(get("cost-more"), `The noise alone: ${error.noise}. Who happens to take part: at most ${error.sampling}.`);
@@ -143,13 +148,24 @@ function takeSetting(piece) {
     if (document.activeElement?.id !== name && /^[0-9]+$/.test(state[name])) { state[name] = text; controls[name].set(text); }
   }
 }
+// The number alone: what is known from below, and the sentence, follow.
+function takeBound({ crowd, upper, text }) {
+  answers[crowd] = { ...answers[crowd], epsilon: { upper, text: { upper: text.upper, lower: "…" } } };
+  known(crowd);
+}
 function takeEpsilon(piece) {
   answers[piece.crowd] = piece;
-  fresh.add(piece.crowd);
-  if (piece.crowd === headline()) {
+  whole.add(piece.crowd);
+  known(piece.crowd);
+  if (piece.crowd === headline() && wanted) { wanted(); wanted = null; }
+}
+function known(crowd) {
+  fresh.add(crowd);
+  if (crowd === headline()) {
     busy(""); // what matters is there; the rest comes as it comes
-    later(() => announce(`Epsilon is at most ${piece.epsilon.text.upper}, ${CROWDS[piece.crowd].words}.`));
-  } else if (piece.crowd === "identical") busy("any crowd follows …");
+    const { upper } = answers[crowd].epsilon.text;
+    later(() => announce(`Epsilon is at most ${upper}, ${CROWDS[crowd].words}.`));
+  } else if (crowd === "identical") busy("any crowd follows …");
   show();
 }
 function takeAttack(piece) {
@@ -181,7 +197,7 @@ function takeNote(piece) {
 function takeError(piece) {
   busy("");
   wrong(piece);
-  setting = null;
+  [setting, asked] = [null, ""];
   [answers, attacks, curves] = [{}, {}, {}]; // no number stands beside a setting that has none
   show();
   showAttack();
@@ -203,6 +219,7 @@ function wrong(piece) {
 // What is shown
 
 const headline = () => kind.crowded ? (state.crowd === "identical" ? "identical" : "any") : "only";
+const called = (name) => name === "only" ? state.mechanism : CROWDS[name].label;
 const rows = () => kind.crowded ? ["any", "identical", "local"] : ["only"];
 
 function busy(text) { put(get("busy"), text); get("answer").setAttribute("aria-busy", String(Boolean(text))); }
@@ -211,6 +228,7 @@ function stale() {
   for (const element of document.querySelectorAll("[data-crowd]")) element.classList.add("stale");
   get("hero").classList.add("stale");
   get("sentence").classList.add("stale");
+  get("short").classList.add("stale");
   get("right").classList.add("stale");
   get("curve").classList.add("stale");
   get("attack").classList.add("stale");
@@ -221,20 +239,22 @@ function show() {
   put(get("hero"), piece ? piece.epsilon.text.upper : "…");
   get("hero").classList.toggle("stale", Boolean(piece) && !isFresh);
   get("hero").dataset.main = main;
-  put(get("hero-words"), piece ? `for ${main === "only" ? state.mechanism : CROWDS[main].label}` : problem ? "the marked field needs another value" : "");
+  put(get("hero-words"), piece ? `for ${called(main)}` : problem ? "the marked field needs another value" : "");
   put(get("sticky"), piece ? `ε ≤ ${piece.epsilon.text.upper}` : problem ? "see the marked field" : "ε …");
-  put(get("sticky-name"), main === "only" ? state.mechanism : CROWDS[main].label);
-  put(get("sentence"), piece ? piece.sentence : "");
-  get("sentence").classList.toggle("stale", Boolean(piece) && !isFresh);
+  put(get("sticky-name"), called(main));
+  put(get("short"), piece?.short ?? "");
+  get("short").classList.toggle("stale", !whole.has(main));
+  put(get("sentence"), piece?.sentence ?? "");
+  get("sentence").classList.toggle("stale", !whole.has(main));
   get("crowds").replaceChildren(...rows().map((name) => {
     const found = answers[name];
     return make("tr", { "data-crowd": name, class: `${found && !fresh.has(name) ? "stale" : ""} ${name === main ? "main" : ""}` },
-      make("th", { scope: "row" }, make("span", { class: "assumed" }, make("i", { class: `swatch ${name}`, "aria-hidden": "true" }), make("span", {}, make("b", {}, CROWDS[name].label), " ", make("span", { class: "soft words" }, CROWDS[name].words)))),
+      make("th", { scope: "row" }, make("span", { class: "assumed" }, make("i", { class: `swatch ${name}`, "aria-hidden": "true" }), make("span", {}, make("b", {}, called(name)), " ", make("span", { class: "soft words" }, CROWDS[name].words)))),
       make("td", { class: "upper" }, found ? found.epsilon.text.upper : "…"),
       make("td", { class: "lower" }, found ? found.epsilon.text.lower : "…"));
   }));
   ruler(get("ruler"), rows().toReversed().filter((name) => answers[name]).map((name) => ({
-    name, label: CROWDS[name].label, value: answers[name].epsilon.upper, text: answers[name].epsilon.text.upper, main: name === main,
+    name, label: called(name), value: answers[name].epsilon.upper, text: answers[name].epsilon.text.upper, main: name === main,
   })), page.ticks);
 }
 function showCurve() {
@@ -244,15 +264,15 @@ function showCurve() {
   put(get("h-curve"), `ε against ${name[0].toLowerCase()}${name.slice(1)}`);
   const now = shown.flatMap((crowd) => curves[crowd]).find((p) => p.xtext === setting?.now) ?? null;
   const marks = now && shown.flatMap((crowd) => curves[crowd].filter((p) => p.x === now.x).map((p) => ({ name: crowd, upper: p.upper })));
-  const label = `Epsilon against ${name}, ${shown.map((crowd) => CROWDS[crowd].label).join(", ")}`;
+  const label = `Epsilon against ${name}, ${shown.map(called).join(", ")}`;
   get("curve").classList.toggle("stale", !fresh.has("curve"));
   chart(get("curve"), {
     label, xlabel: name, ylabel: "ε (upper bound; band: bracket)", xname: name,
-    lines: shown.map((crowd) => ({ name: crowd, label: CROWDS[crowd].label, short: CROWDS[crowd].short, points: curves[crowd], dots: crowd === "any" && curves[crowd].length < 16 })),
+    lines: shown.map((crowd) => ({ name: crowd, label: called(crowd), short: CROWDS[crowd].short, points: curves[crowd], dots: crowd === "any" && curves[crowd].length < 16 })),
     mark: now && { x: now.x, points: marks },
   }, page.ticks);
   table(get("curve-table"), ["crowd", name, "ε at least", "ε at most"],
-    shown.flatMap((crowd) => curves[crowd].map((p) => [CROWDS[crowd].label, p.xtext, p.text.lower, p.text.upper])));
+    shown.flatMap((crowd) => curves[crowd].map((p) => [called(crowd), p.xtext, p.text.lower, p.text.upper])));
 }
 function showAttack() {
   const main = headline();
@@ -265,14 +285,14 @@ function showAttack() {
   get("attack").classList.toggle("stale", !fresh.has("attack"));
   const shown = rows().filter((name) => attacks[name]);
   const guess = (attacks[shown[0]]?.points ?? []).map((p) => ({ x: p.x, lower: 0, upper: p.x }));
-  const label = `True positive rate of the best attack against its false positive rate, ${shown.map((name) => CROWDS[name].label).join(", ")}, and guessing`;
+  const label = `True positive rate of the best attack against its false positive rate, ${shown.map(called).join(", ")}, and guessing`;
   chart(get("attack"), {
     label, xlabel: "wrong (false positive rate)", ylabel: "right (true positive rate)", xname: "wrong", fixed: true,
     lines: [...shown.map((name) => ({ name, label: name === "only" ? "best attack" : CROWDS[name].label, short: CROWDS[name].short, points: attacks[name].points })), { name: "guess", label: "guessing", points: guess }],
     mark: null,
   }, page.ticks);
   table(get("attack-table"), ["crowd", "false positive rate", "true positive rate at least", "at most"],
-    shown.flatMap((name) => attacks[name].points.map((p) => [CROWDS[name].label, p.xtext, p.text.lower, p.text.upper])));
+    shown.flatMap((name) => attacks[name].points.map((p) => [called(name), p.xtext, p.text.lower, p.text.upper])));
 }
 
 // Links, files, looks
@@ -290,14 +310,18 @@ const main = () => answers[headline()];
 const about = () => `${main()?.sentence ?? ""}`;
 const points = (found) => Object.entries(found).flatMap(([crowd, every]) => every.map((p) => [crowd, p.x, p.lower, p.upper]));
 get("copy-link").addEventListener("click", () => copy(`${location.origin}${location.pathname}#${link()}`, get("copy-link")));
-for (const id of ["python", "shell", "sentence"]) {
+// A statement is copied or saved when it stands there: at once, or as soon as it comes.
+function once(id, what) { get(id).addEventListener("click", () => { if (whole.has(headline())) what(); else wanted = what; }); }
+for (const id of ["python", "shell"]) {
   get(`copy-${id}`).addEventListener("click", () => copy(get(id).textContent, get(`copy-${id}`)));
 }
-get("save-md").addEventListener("click", () => main() && save("privacy.md", main().markdown, "text/markdown"));
-get("save-tex").addEventListener("click", () => main() && save("privacy.tex", main().latex, "application/x-tex"));
-get("save-json").addEventListener("click", () => {
-  const statements = Object.fromEntries(rows().filter((name) => fresh.has(name)).map((name) => [name, answers[name].data]));
-  const curve = { axis: setting?.axis, points: curves }, attack = Object.fromEntries(Object.entries(attacks).map(([name, one]) => [name, one.points]));
+once("copy-sentence", () => { copy(main().sentence, get("copy-sentence")); });
+once("save-md", () => save("privacy.md", main().markdown, "text/markdown"));
+once("save-tex", () => save("privacy.tex", main().latex, "application/x-tex"));
+once("save-json", () => {
+  const statements = Object.fromEntries(rows().filter((name) => whole.has(name)).map((name) => [name, answers[name].data]));
+  const curve = { axis: setting?.axis, points: fresh.has("curve") ? curves : {} };
+  const attack = fresh.has("attack") ? Object.fromEntries(Object.entries(attacks).map(([name, one]) => [name, one.points])) : {};
   const everything = { shoal: page.version, link: link(), statements, curve, attack, error: setting?.error, python: setting?.python, shell: setting?.shell };
   save("privacy.json", JSON.stringify(everything, null, 2), "application/json");
 });
