@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeVar, get_args, overload
 
-from shoal import _validate
+from shoal import _extras, _validate
 from shoal._validate import Numbers, WholeNumbers
 from shoal.answers import (
     ADVANTAGE,
@@ -64,6 +64,14 @@ Self = TypeVar("Self", bound="Mechanism")
 def parameter(words: str, *, metavar: str, help: str, default: Any = dataclasses.MISSING) -> Any:
     """A field of a mechanism: what it is called in sentences, and its option in the command."""
     return field(default=default, metadata={"words": words, "metavar": metavar, "help": help})
+
+
+def _told(name: str, value: Any) -> str:
+    """The value of a parameter in a sentence."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    # More noise is more private, so sigma may be rounded up; a larger rate is less private: it is written in full.
+    return repr(value) if name == "rate" else short(value, 10)
 
 
 _MOVE: dict[str, float] = {"zero-out": 1.0, "replace": 2.0}
@@ -132,8 +140,7 @@ class Mechanism:
         """The parameters in words."""
         named = [f for f in dataclasses.fields(self) if "words" in f.metadata]
         named.sort(key=lambda f: f.name == "sigma")  # the noise comes last
-        values = ((f.metadata["words"], getattr(self, f.name)) for f in named)
-        return ", ".join(f"{words} = {repr(v) if 'rate' in words else short(v, 10)}" for words, v in values)
+        return ", ".join(f"{f.metadata['words']} = {_told(f.name, getattr(self, f.name))}" for f in named)
 
     def replace(self: Self, **changes: Any) -> Self:
         """A copy with some fields changed.
@@ -287,10 +294,7 @@ class Mechanism:
         `step` is its discretisation of losses. dp_accounting's own composition is not tilted, and below
         delta = 1e-9 its answers can be too small: use `epsilon(rounds=...)` there.
         """
-        step = _validate.real("step", step)
-        if not 0.0 < step <= 1.0:
-            raise ValueError(f"step must be above 0 and at most 1, got {step}")
-        return certify.to_dp_accounting(self._bounds(1).upper, step=step)
+        return _extras.integration("dp_accounting").distribution(self, step=step)
 
     def rdp(
         self, orders: Any, *, rounds: int = 1, direction: Literal["worse", "forward", "reverse"] = "worse"

@@ -13,7 +13,7 @@ as adding or removing the record.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shoal import _validate
@@ -143,7 +143,7 @@ class RandomAllocation(_Central):
     steps: int = parameter("steps an epoch", metavar="T", help="Steps in an epoch.")
     picks: int = parameter("picks", metavar="K", help="Steps of an epoch that a record is in.", default=1)
     epochs: int = parameter("epochs", metavar="E", help="Epochs in a round.", default=1)
-    persistent: bool = field(default=False, metadata={"words": "same picks"})
+    persistent: bool = parameter("same picks", metavar="", help="The same picks in every epoch.", default=False)
 
     label: ClassVar[str] = "allocation"
 

@@ -16,13 +16,13 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from shoal import _extras, _validate
+from shoal import _validate
 from shoal.engine import gaussian
-from shoal.engine.compose import Composition, Parts, upper_lattice
+from shoal.engine.compose import Composition, Parts
 from shoal.engine.numeric import DELTA_MIN, DIRECTIONS, EPSILON_MAX, ROUNDS_MAX, UNIT, Direction, FloatArray
 from shoal.engine.rounds import Round
 from shoal.interval import Interval
@@ -334,24 +334,3 @@ def _hull(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 def _turns_left(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:
     return (b[0] - a[0]) * (c[1] - a[1]) >= (c[0] - a[0]) * (b[1] - a[1])
-
-
-def to_dp_accounting(parts: Parts, *, step: float = 1e-4, half: int = 1024) -> Any:
-    """A dp_accounting `PrivacyLossDistribution` of rounds, from above ("pessimistic").
-
-    `step` is its value_discretization_interval, which all distributions composed with it must share.
-    Its own composition is not tilted: below delta = 1e-9 use `epsilons`.
-    """
-    _extras.need("a PrivacyLossDistribution needs dp_accounting", "dp-accounting", "dp_accounting")
-    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
-
-    whole = None
-    for mean, rounds in parts:
-        pmfs = []
-        for way in DIRECTIONS:
-            start, masses, infinite = upper_lattice(mean, half, way, step)
-            pmfs.append(pld_pmf.DensePLDPmf(step, start, masses, infinite, True))
-        one = privacy_loss_distribution.PrivacyLossDistribution(*pmfs)
-        one = one.self_compose(rounds) if rounds > 1 else one
-        whole = one if whole is None else whole.compose(one)
-    return whole
