@@ -301,9 +301,8 @@ def ask_rdp(parts: Bounds, orders: Any, direction: str) -> FloatArray:
     """Rényi DP of `parts` at one or many orders; always an array."""
     _validate.choice("direction", direction, ("worse", *DIRECTIONS))
     checked = _validate.orders(orders)
-    worst: FloatArray = np.max(
-        [rdp.rdp(parts.upper, checked, d) for d in DIRECTIONS if direction in ("worse", d)], axis=0
-    )
+    each = [rdp.rdp(parts.upper, checked, d) for d in DIRECTIONS if direction in ("worse", d)]
+    worst: FloatArray = np.stack(each).max(axis=0)
     return worst
 
 

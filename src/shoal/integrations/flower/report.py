@@ -20,7 +20,7 @@ import json
 import math
 import re
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -187,7 +187,7 @@ def _rounds(task: Task, at_most: int | None) -> int:
     return min(found, ROUND_MAX if at_most is None else at_most)
 
 
-def opening(task: Task, number: int, model: npt.NDArray[np.floating], key: X25519PublicKey) -> bytes:
+def opening(task: Task, number: int, model: npt.NDArray[np.floating[Any]], key: X25519PublicKey) -> bytes:
     """What the analyst signs to open a round: the task, the round, the key to seal to and the model to start from.
 
     With the key in it a node that knows the right signer cannot be made to seal to anybody else.
@@ -197,7 +197,7 @@ def opening(task: Task, number: int, model: npt.NDArray[np.floating], key: X2551
 
 
 def seal(
-    values: npt.NDArray[np.floating] | None, *, task: Task, number: int, key: X25519PublicKey, token: bytes
+    values: npt.NDArray[np.floating[Any]] | None, *, task: Task, number: int, key: X25519PublicKey, token: bytes
 ) -> bytes:
     """The sealed report of round `number`; None seals a dummy."""
     vector = np.zeros(task.dimension, _NUMBER) if values is None else np.asarray(values).astype(_NUMBER)
