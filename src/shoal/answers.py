@@ -27,7 +27,7 @@ from shoal import _validate
 from shoal.crowds import above
 from shoal.engine import certify, rdp
 from shoal.engine.compose import Parts
-from shoal.engine.numeric import DIRECTIONS, FloatArray
+from shoal.engine.numeric import DELTA_MIN, DIRECTIONS, FloatArray
 from shoal.engine.rounds import Round
 from shoal.interval import Interval, outwards, rounded, short
 
@@ -161,7 +161,7 @@ class How:
         """The relative width asked of an answer: delta is asked to be as narrow as epsilon would be."""
         if question is not DELTA or self.accuracy >= 1.0 or upper <= 0.0 or value <= 0.0:
             return self.accuracy
-        return self.accuracy * max(1.0, 1e3 * math.log(ask(value / 1.001) / upper))
+        return self.accuracy * max(1.0, certify.PARTS * math.log(ask(value / (1.0 + 1.0 / certify.PARTS)) / upper))
 
     def _between(self, parts: Bounds, value: float, question: Question) -> Interval:
         """Other rounds bound from above than from below: how wide the bracket is is a fact about what is known."""
@@ -174,7 +174,7 @@ class How:
 
     def _tell(self, found: Interval, value: float, question: Question, parts: Bounds) -> None:
         """Warn of a bracket that is wider than asked."""
-        if question is DELTA and found.upper <= 1e-15:
+        if question is DELTA and found.upper <= DELTA_MIN:
             return  # nobody asks for its digits
         wanted = self.accuracy
         if found.lower > 0.0:

@@ -21,6 +21,9 @@ DIRECTIONS: tuple[Direction, Direction] = ("forward", "reverse")
 UNIT = 2.0**-53
 """Unit round-off: a correctly rounded operation is within a factor 1 +- UNIT."""
 
+ROUNDED_UP = 1.0 + 1e-9
+"""A factor for sums that are charged: more than their round-off, less than any digit that is shown."""
+
 SCALE_MIN, SCALE_MAX = 0.1, 1e4
 """Below, one lognormal ratio spans more orders of magnitude than a grid is made for; above, all of them are 1."""
 
