@@ -260,6 +260,37 @@ def test_help_needs_no_numerics():
     assert found.stdout.strip().endswith("[]")
 
 
+def errors(text):
+    """The numbers of the errors that the head of a file lists, and those that its code cites."""
+    tree = ast.parse(text)
+    head = ast.get_docstring(tree) or ""  # its only numbered list
+    listed = {int(n) for n in re.findall(r"^(\d+)\. ", head, re.MULTILINE)}
+    rest = "\n".join(text.splitlines()[tree.body[0].end_lineno :])
+    cited = set()
+    for first, last in re.findall(r"\b[Ee]rrors? (\d+)(?: to (\d+))?", rest):
+        cited.update(range(int(first), int(last or first) + 1))
+    for others in re.findall(r"\b[Ee]rrors \d+((?:(?:, | and )\d+)+)", rest):
+        cited.update(map(int, re.findall(r"\d+", others)))
+    return listed, cited
+
+
+CHARGED = [path for path in FILES if path.parent.name in STAGED and errors(path.read_text())[0]]
+
+
+@pytest.mark.parametrize("path", CHARGED, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_every_error_of_a_file_is_charged_where_its_code_says_so(path):
+    listed, cited = errors(path.read_text())
+    assert listed - cited == set(), "listed at the head, cited nowhere"
+
+
+def test_the_rule_on_errors_bites():
+    head = '"""A law.\n\n*Errors.*\n\n1. One.\n2. Two.\n3. Three.\n4. Four.\n5. Five.\n"""\n'
+    assert errors(head) == ({1, 2, 3, 4, 5}, set())
+    assert errors(head + "x = 1  # error 1\n# Errors 2 and 3, once.\n")[1] == {1, 2, 3}
+    assert errors(head + "# errors 2 to 4, and 1\n# error 5\n")[1] == {2, 3, 4, 5}
+    assert len(CHARGED) >= 9
+
+
 ALLOWED = {
     "ShuffleAccountant": "one for each framework, under the name that its users look for",
 }

@@ -474,6 +474,13 @@ def test_every_field_has_its_option():
         assert f"same picks = {said}" in " ".join(run(*words, *more).stdout.split())
 
 
+def test_options_of_a_command_keep_their_help():
+    """Also those that may be left out, beside the options of a mechanism (Python 3.10 hides them from typer)."""
+    text = " ".join(run("epsilon", "--help").stdout.split())
+    assert re.search(r"--crowd [<\[]identical\|any\|both[>\]] What the others hold", text)
+    assert "--plot FILE Also draw a picture" in text
+
+
 def test_the_first_page_names_every_mechanism():
     text = " ".join(run("--help").stdout.split()).split("Mechanisms:")[1]
     for label in options.kinds():

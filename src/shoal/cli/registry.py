@@ -23,12 +23,14 @@ _COMMON: dict[str, Any] = {
 }
 
 
+# Typer's minor versions differ in what they say and how; the tests hold for all of them because of what follows.
 # Newer versions of typer bring their own click, older ones need the package: the one that commands are made of.
 _CLICK = TyperCommand.__mro__[1].__module__.rpartition(".")[0]
 _BaseFormatter: Any = importlib.import_module(f"{_CLICK}.formatting").HelpFormatter
 _BaseContext: Any = importlib.import_module(f"{_CLICK}.core").Context
 _BadParameter: Any = importlib.import_module(f"{_CLICK}.exceptions").BadParameter
 _UsageError: Any = importlib.import_module(f"{_CLICK}.exceptions").UsageError
+_NoSuchOption: Any = importlib.import_module(f"{_CLICK}.exceptions").NoSuchOption
 
 
 class _Formatter(_BaseFormatter):  # type: ignore[misc]
@@ -41,6 +43,8 @@ class _Formatter(_BaseFormatter):  # type: ignore[misc]
         super().write_text(_tied(text))
 
     def write_dl(self, rows: Any, *args: Any, **kwargs: Any) -> None:
+        # Some versions add all choices of an argument to its name, in one line: its help says them in words.
+        rows = [(re.sub(r"^(\[?[A-Z]+\]?) <.*>$", r"\1", first), second) for first, second in rows]
         super().write_dl([(_tied(first), _tied(second)) for first, second in rows], *args, **kwargs)
 
     def getvalue(self) -> str:
@@ -77,6 +81,9 @@ class Command(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
             return super().parse_args(ctx, args)
+        except _NoSuchOption as error:
+            known = [name for one in self.get_params(ctx) for name in one.opts]
+            raise _UsageError(f"No such option: {error.option_name}{_meant(error.option_name, known)}", ctx) from None
         except _BadParameter as error:
             choice = re.search(r"'([^']*)' is not one of (.*)\.", error.message)
             if not choice:
