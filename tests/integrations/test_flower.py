@@ -997,6 +997,7 @@ def test_the_ledger_is_the_accountant(home):
         expected.compose(ShuffledCheckIn(users=count, rate=0.5, sigma=2.0, crowd="identical"))
     epsilon = expected.epsilon(delta=1e-5)
     assert answer["epsilon"] == {"lower": epsilon.lower, "upper": epsilon.upper}
+    assert answer["guarantee"] == expected.statement(delta=1e-5).sentence()
     assert home.accountant().state_dict() == expected.state_dict()
     assert float(home.accountant("any").epsilon(delta=1e-5)) > epsilon.upper
 
@@ -2196,8 +2197,10 @@ def test_the_commands_set_up_enrol_join_show_and_export(tmp_path):
     (mine / "node.secret").write_bytes((registrar / "secrets" / "000001.secret").read_bytes())
     joined = invoke("flower", "join", mine / "node.toml")
     assert f"rounds 1 to {last}" in joined
-    assert "epsilon <= 8 at delta = 1e-05 (any crowd" in joined
     node = Node.read(mine / "node.toml")
+    promised = node.task.mechanism(users=3).statement(delta=1e-5, rounds=last)
+    assert promised.epsilon <= 8
+    assert promised.sentence() in " ".join(joined.split())
     home = Analyst(folder)
     assert keys.public_text(home.signer.public_key()) in made
     assert keys.public_text(node.signer) in made

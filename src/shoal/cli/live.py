@@ -14,7 +14,9 @@ from shoal._extras import MissingExtraError
 from shoal.cli import show
 
 if TYPE_CHECKING:
+    from shoal.answers import Statement
     from shoal.learning import Config, Dataset, Plan, Records, Row, Run
+    from shoal.mechanisms import Mechanism
 
 
 def say_plan(config: Config, found: Plan) -> None:
@@ -200,6 +202,9 @@ def finish(folder: Path, as_json: bool) -> None:
         missing = str(error)
     last, config = found.rows[-1], found.config
     at_end = {label: values[-1] for label, values in found.epsilons.items()}
+    told = None
+    if config.private:  # who knows a seed can subtract the noise: nothing is claimed then
+        told = _stated(config.mechanism, config.delta, next(iter(at_end.values())), last.spent).sentence()
     if as_json:
         epsilon = {k: (v if v != float("inf") else None) for k, v in zip(found.keys, at_end.values(), strict=True)}
         show.emit_json(
@@ -212,6 +217,7 @@ def finish(folder: Path, as_json: bool) -> None:
                 "private": config.private,
                 "mechanism": config.mechanism.to_dict(),
                 "epsilon": epsilon,
+                "guarantee": told,
                 "plots": [str(p) for p in pictures],
             }
         )
@@ -220,6 +226,8 @@ def finish(folder: Path, as_json: bool) -> None:
     title = f"δ = {show.plain(config.delta)}, {config.mechanism.adjacency} adjacency"
     cells = [[name, show.rounded(value)] for name, value in at_end.items()]
     show.table(title, ["accountant (crowd)", "ε ≤"], cells)
+    if told is not None:
+        show.say(told)
     if last.spent > last.round:
         show.say(
             f"Of {last.spent:,} rounds paid for, {last.spent - last.round:,} are counted twice: the run was stopped, "
@@ -234,3 +242,11 @@ def finish(folder: Path, as_json: bool) -> None:
         show.say_where(picture)
     if missing:
         show.say(f"No pictures: {missing}")
+
+
+def _stated(mechanism: Mechanism, delta: float, epsilon: float, rounds: int) -> Statement:
+    """The first accountant's answer, which is the guarantee: it assumes nothing about other users."""
+    from shoal.interval import Interval
+
+    m = mechanism.replace(crowd="any") if hasattr(mechanism, "crowd") else mechanism
+    return m.stated("epsilon", delta, Interval(lower=0.0, upper=epsilon), rounds)

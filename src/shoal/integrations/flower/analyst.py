@@ -51,6 +51,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from shoal import _validate
 from shoal.accountant import Accountant
+from shoal.answers import Statement
 from shoal.engine.numeric import FloatArray
 from shoal.integrations.flower import files, keys, tokens
 from shoal.integrations.flower.node import Node
@@ -65,7 +66,6 @@ from shoal.integrations.flower.report import (
     unseal,
 )
 from shoal.integrations.flower.tokens import Marks, Roster
-from shoal.interval import Interval
 from shoal.mechanisms import Crowd, from_dict
 
 DATABASE, HEAD, SIGN, PASSWORD, KEYS, ROSTERS = "analyst.db", "head", "sign.key", "password", "keys", "rosters"
@@ -490,11 +490,11 @@ class Analyst:
                 raise ConflictError(f"round must be {waiting}, which is waited for, got {number}")
             if users < task.minimum:
                 raise BatchError(f"a round must have at least {task.minimum} users, got {users}")
-            epsilon = ledger.compose(task.mechanism(users=users)).epsilon(delta=task.delta)
-            if epsilon.upper > task.epsilon:
+            spent = ledger.compose(task.mechanism(users=users)).statement(delta=task.delta)
+            if spent.epsilon > task.epsilon:
                 raise ExhaustedError(f"round {number} would exceed the budget of epsilon = {task.epsilon:g}")
             vector = self.present()[1] + self.settings.step * total / (task.rate * users)
-            chain, answer = self._enter(chain, epsilon, number, digest, users, reports, refused, vector)
+            chain, answer = self._enter(chain, spent, number, digest, users, reports, refused, vector)
         self._write_head(number, chain)
         self._forget_keys()
         return answer
@@ -502,7 +502,7 @@ class Analyst:
     def _enter(
         self,
         chain: bytes,
-        epsilon: Interval,
+        spent: Statement,
         number: int,
         digest: bytes,
         users: int,
@@ -510,7 +510,7 @@ class Analyst:
         refused: Any,
         model: FloatArray,
     ) -> tuple[bytes, str]:
-        """Write down a round after which `epsilon` is spent, and its model; the chain's new end, and the answer."""
+        """Write down a round after which so much is spent, and its model; the chain's new end, and the answer."""
         task = self.settings.task
         mechanism = task.mechanism(users=users)
         answer = json.dumps(
@@ -519,12 +519,11 @@ class Analyst:
                 "users": users,
                 "counted": mechanism.users,
                 "refused": sum(refused.values()),
-                "epsilon": {"lower": epsilon.lower, "upper": epsilon.upper},
+                "epsilon": {"lower": spent.answer.lower, "upper": spent.answer.upper},
                 "delta": task.delta,
                 "crowd": mechanism.crowd,
                 "adjacency": mechanism.adjacency,
-                "guarantee": f"{users} users; after {number} rounds epsilon in {epsilon:.4g} at delta = "
-                f"{task.delta:g} ({mechanism.crowd} crowd, {mechanism.adjacency} adjacency)",
+                "guarantee": spent.sentence(),
             }
         )
         vector = _model_bytes(model)
@@ -555,8 +554,8 @@ class Analyst:
                 raise ValueError(f"round must lie between {least} and {most}, got {number}")
             model = self.present()[1]
             for missing in range(waiting, number):
-                epsilon = ledger.compose(task.mechanism(users=task.minimum)).epsilon(delta=task.delta)
-                chain, _ = self._enter(chain, epsilon, missing, b"", task.minimum, 0, {}, model)
+                spent = ledger.compose(task.mechanism(users=task.minimum)).statement(delta=task.delta)
+                chain, _ = self._enter(chain, spent, missing, b"", task.minimum, 0, {}, model)
         self._write_head(number - 1, chain)
         self._forget_keys()
 
