@@ -74,7 +74,7 @@ def _told(name: str, value: Any) -> str:
     return repr(value) if name == "rate" else short(value, 10)
 
 
-_MOVE: dict[str, float] = {"zero-out": 1.0, "replace": 2.0}
+MOVE: dict[Adjacency, float] = {"zero-out": 1.0, "replace": 2.0}
 """How far one vector can move under each adjacency, in units of the clipping norm."""
 
 
@@ -98,7 +98,7 @@ class Mechanism:
         _validate.choice("adjacency", self.adjacency, get_args(Adjacency))
         # sigma / 2 must stay in the range too, or a valid sigma would fail for "replace" only later.
         _validate.sigma(
-            self.sigma / _MOVE[self.adjacency], name="sigma / 2" if self.adjacency == "replace" else "sigma"
+            self.sigma / MOVE[self.adjacency], name="sigma / 2" if self.adjacency == "replace" else "sigma"
         )
 
     def _set(self, name: str, value: object) -> None:
@@ -107,7 +107,7 @@ class Mechanism:
     @property
     def scale(self) -> float:
         """s = sigma / (how far the user moves): all that matters of the two."""
-        return self.sigma / _MOVE[self.adjacency]
+        return self.sigma / MOVE[self.adjacency]
 
     # What the engine computes with: a new mechanism defines `_identical`, and the other two where they differ from it.
 
@@ -139,7 +139,7 @@ class Mechanism:
     def settings(self) -> str:
         """The parameters in words."""
         named = [f for f in dataclasses.fields(self) if "words" in f.metadata]
-        named.sort(key=lambda f: f.name == "sigma")  # the noise comes last
+        named.sort(key=lambda f: f.name == "sigma")  # the noise comes last, though every class inherits it first
         return ", ".join(f"{f.metadata['words']} = {_told(f.name, getattr(self, f.name))}" for f in named)
 
     def replace(self: Self, **changes: Any) -> Self:
@@ -262,6 +262,7 @@ class Mechanism:
         >>> print(LocalGaussian(sigma=2.0).statement(delta=1e-5))  # doctest: +ELLIPSIS
         One round of local (σ = 2) is (1.9931, 1e-05)-differentially private for zero-out adjacency, assuming no ...
         """
+        # Not by `or`: an epsilon of 0 is a question, too.
         asked, given = which_asked(epsilon, delta), next(value for value in (delta, epsilon) if value is not None)
         how: dict[str, Any] = {"rounds": rounds, "method": method, "orders": orders, "accuracy": accuracy}
         answer = self.epsilon(delta=given, **how) if asked == "epsilon" else self.delta(epsilon=given, **how)
@@ -354,6 +355,7 @@ class _Crowded(Mechanism):
             return mean
         # Going from zero is one of the moves of "replace" as well.
         worst = Opposite(mean=replace(mean, ratio=Lognormal(scale=self.sigma, rate=mean.ratio.rate)))
+        # Too many users or too little noise for that attack: the identical crowd can really happen, too.
         return worst if worst.is_felt else mean
 
 
@@ -437,6 +439,7 @@ class SubsampledShuffle(_Crowded):
         self._set("sample", _validate.users("sample", self.sample))
         if self.sample > self.users:
             raise ValueError(f"sample must be at most users ({self.users}), got {self.sample}")
+        # The identical crowd's law has the sample as a coin of this rate, which has limits of its own.
         _validate.rate(self.sample / self.users, name="sample / users")
         _validate.choice("crowd", self.crowd, get_args(Crowd))
 
@@ -526,6 +529,7 @@ def from_dict(data: Mapping[str, Any]) -> Mechanism:
     cls = MECHANISMS[name]
     fields = {k: v for k, v in data.items() if k != "mechanism"}
     known = {f.name for f in dataclasses.fields(cls)}
+    # All fields, also those with a default: a default that changes must not change what was written down.
     if set(fields) != known:
         raise ValueError(
             f"{name} must have the fields {', '.join(sorted(known))}, got {', '.join(sorted(map(str, fields)))}"

@@ -111,10 +111,12 @@ class Throttle:
             await self._app(scope, receive, send)
 
     def _known(self, scope: Scope) -> bool:
+        # Compared in constant time here as well: who can measure must not learn the password letter by letter.
         given = dict(scope["headers"]).get(b"authorization", b"")
         return secrets.compare_digest(given, self._expected)
 
     def _allowed(self) -> bool:
+        # A bucket that fills up again within a second, one for all strangers: they have no names to tell them apart.
         now = time.monotonic()
         self._left, self._at = min(STRANGERS, self._left + (now - self._at) * STRANGERS), now
         if self._left < 1.0:
@@ -151,6 +153,7 @@ def make_app(analyst: Analyst) -> FastAPI:
 
     @app.exception_handler(DamagedError)
     def damaged(request: Request, error: DamagedError) -> JSONResponse:
+        # What is wrong with which file is for the analyst's own log, not for who asks.
         print(f"error: {error}", file=sys.stderr, flush=True)
         return JSONResponse({"detail": "the analyst's folder is damaged, its own log says how"}, 500)
 
@@ -208,6 +211,7 @@ def make_app(analyst: Analyst) -> FastAPI:
             raise HTTPException(415, "a batch must be of type application/octet-stream")
         batch = await run_in_threadpool(analyst.receive, number)
         try:
+            # Refused by what is announced, before megabytes are read; a batch without an announcement is counted.
             announced = request.headers.get("content-length", "")
             if announced.isdecimal() and len(announced) < 19:
                 batch.expect(int(announced))
@@ -215,6 +219,7 @@ def make_app(analyst: Analyst) -> FastAPI:
                 await run_in_threadpool(batch.feed, block)
             answer = await run_in_threadpool(batch.finish)
         finally:
+            # Whatever happened, or the analyst would wait for this batch for ever.
             batch.abandon()
         if batch.counted:
             print(f"round {number}: {Closed.model_validate_json(answer).guarantee}", flush=True)
@@ -271,6 +276,7 @@ class Impatient(H11Protocol):
 
     def _wait(self, seconds: float) -> None:
         self._ask()
+        # One connection too many costs the one that has said nothing for longest.
         if len(self._quiet) >= QUIET_MAX:
             next(iter(self._quiet))._give_up()
         self._quiet[self] = self.loop.call_later(seconds, self._give_up)
@@ -296,6 +302,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 def serve(analyst: Analyst, *, host: str, port: int, certificate: Path, key: Path) -> None:
     """Run the service until it is stopped."""
+    # Each connection is an open file; what the system allows by default is few.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = FILES if most == resource.RLIM_INFINITY else min(most, FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (enough, most))
@@ -308,7 +315,7 @@ def serve(analyst: Analyst, *, host: str, port: int, certificate: Path, key: Pat
             port=port,
             ssl_certfile=str(certificate),
             ssl_keyfile=str(key),
-            access_log=False,
+            access_log=False,  # who asked when is nothing to keep
             log_level="warning",
             server_header=False,
             date_header=False,
