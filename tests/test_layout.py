@@ -293,8 +293,9 @@ def test_the_rule_on_errors_bites():
 
 ALLOWED = {
     "ShuffleAccountant": "one for each framework, under the name that its users look for",
+    "DIMENSION_MAX": "numbers in a report of the deployment, which holds them, and on the page, which only counts them",
 }
-"""Names of types that two modules may define, and why."""
+"""Names of types and limits that two modules may define, and why."""
 
 
 def types(source=SOURCE):
@@ -311,11 +312,14 @@ def types(source=SOURCE):
 
 
 def limits(source=SOURCE):
-    """For each name of a number of users at most the modules that define it."""
+    """For each public name of a limit, and any of a number of users at most, the modules that define it."""
     found = {}
     for path in sorted(source.rglob("*.py")):
-        for name in re.findall(r"^_?(\w*USERS_MAX)\b[^=\n]*= ", path.read_text(), re.MULTILINE):
-            found.setdefault(name, []).append(names(path, source))
+        for node in ast.parse(path.read_text()).body:
+            given = ast.walk(ast.Tuple(elts=node.targets)) if isinstance(node, ast.Assign) else ()
+            for name in (one.id for one in given if isinstance(one, ast.Name)):
+                if re.fullmatch(r"[A-Z]\w*_(MAX|MIN)|_?\w*USERS_MAX", name):
+                    found.setdefault(name.lstrip("_"), []).append(names(path, source))
     return found
 
 
@@ -329,6 +333,7 @@ def test_the_rule_on_names_bites(tmp_path):
     package = tmp_path / "shoal"
     package.mkdir()
     (package / "a.py").write_text("class Row:\n    pass\nclass _Own:\n    pass\nUSERS_MAX = 1\n")
-    (package / "b.py").write_text("Row = tuple[int, int]\nclass _Own:\n    pass\n_USERS_MAX, X = 1, 2\n")
+    (package / "b.py").write_text("Row = tuple[int, int]\nclass _Own:\n    pass\n_USERS_MAX, RATE_MIN, X = 1, 2, 3\n")
+    (package / "c.py").write_text("RATE_MIN = 2\n_OWN_MAX = 3\n")
     assert types(package) == {"Row": ["shoal.a", "shoal.b"]}
-    assert limits(package) == {"USERS_MAX": ["shoal.a", "shoal.b"]}
+    assert limits(package) == {"USERS_MAX": ["shoal.a", "shoal.b"], "RATE_MIN": ["shoal.b", "shoal.c"]}

@@ -97,9 +97,7 @@ class Mechanism:
         self._set("sigma", _validate.sigma(self.sigma))
         _validate.choice("adjacency", self.adjacency, get_args(Adjacency))
         # sigma / 2 must stay in the range too, or a valid sigma would fail for "replace" only later.
-        _validate.sigma(
-            self.sigma / MOVE[self.adjacency], name="sigma / 2" if self.adjacency == "replace" else "sigma"
-        )
+        _validate.sigma(self.sigma / MOVE[self.adjacency], name="sigma / 2" if self.adjacency == "replace" else "sigma")
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)

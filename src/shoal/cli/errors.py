@@ -34,6 +34,7 @@ def told(function: Callable[..., None]) -> Callable[..., None]:
         with _wide_brackets_noted():
             try:
                 function(*args, **kwargs)
+            # What users can put right. TypeError is not among them: from a command line only strings arrive.
             except (ValueError, OSError, MissingExtraError) as error:
                 refuse(str(error))
 
@@ -60,6 +61,7 @@ def _wide_brackets_noted() -> Iterator[None]:
             typer.echo(warnings.formatwarning(message, category, filename, lineno), err=True, nl=False)
 
     with warnings.catch_warnings():
+        # One each, however many points of a curve give the same.
         warnings.filterwarnings("once", message="accuracy .* was not reached")
         warnings.showwarning = keep
         try:

@@ -57,8 +57,9 @@ def say_time(config: Config, data: Dataset | Records, found: Plan | None, as_jso
     from shoal.learning.training import Run
 
     run = Run(config, data)
-    run.step()
+    run.step()  # the first one is slow: memory, threads, compiled kernels
     began, rounds = time.perf_counter(), 0
+    # Two seconds are enough to tell minutes from hours.
     while rounds < 20 and time.perf_counter() - began < 2.0:
         result = run.step()
         rounds += 1

@@ -244,12 +244,14 @@ def _options(offer: Offer) -> list[inspect.Parameter]:
     for label, cls in kinds().items():
         for f in dataclasses.fields(cls):
             every.setdefault(f.name, {})[label] = f
+    # What a mechanism is about comes first, the noise that all share last.
     order = sorted(every, key=lambda name: name == "sigma")
     return [_option(name, every[name]) for name in order if name in offered]
 
 
 def _option(name: str, owners: dict[str, dataclasses.Field[Any]]) -> inspect.Parameter:
     """The option of a field; its help names the mechanisms that have the field, unless all do."""
+    # The same name may mean two things: a rate of checking in, and one of sampling. Each meaning names its mechanisms.
     meanings: dict[str, list[str]] = {}
     for label, field in owners.items():
         meanings.setdefault(field.metadata["help"].removesuffix("."), []).append(label)

@@ -23,7 +23,7 @@ import numpy as np
 from shoal import _validate
 from shoal.engine import gaussian
 from shoal.engine.compose import Composition, Parts
-from shoal.engine.numeric import DELTA_MIN, DIRECTIONS, EPSILON_MAX, ROUNDS_MAX, UNIT, Direction, FloatArray
+from shoal.engine.numeric import DELTA_MIN, DIRECTIONS, EPSILON_MAX, LAW_ROUNDS_MAX, UNIT, Direction, FloatArray
 from shoal.engine.rounds import Round
 from shoal.interval import Interval
 
@@ -150,7 +150,7 @@ def _worst(intervals: Sequence[Interval]) -> Interval:
 
 def in_range(parts: Parts) -> bool:
     """Whether the law was made for these rounds; elsewhere the local guarantee is all that is claimed."""
-    return all(mean.is_in_range and rounds <= ROUNDS_MAX for mean, rounds in parts)
+    return all(mean.is_in_range and rounds <= LAW_ROUNDS_MAX for mean, rounds in parts)
 
 
 def limited(parts: Parts) -> Parts:

@@ -16,7 +16,7 @@ import numpy as np
 
 from shoal.engine import moments
 from shoal.engine.law import MeanLaw, Pair, mean_law
-from shoal.engine.numeric import LAW_USERS_MAX, RATE_MIN, ROUNDED_UP, Direction, FloatArray, Side
+from shoal.engine.numeric import LAW_RATE_MIN, LAW_USERS_MAX, ROUNDED_UP, Direction, FloatArray, Side
 from shoal.engine.ratio import MeanRatio, Ratio
 
 Ends = Literal["both", "upper", "lower"]
@@ -110,7 +110,7 @@ class Round(ABC):
             self.ratio.is_summable
             and self.ratio.limited() == self.ratio
             and self.users <= LAW_USERS_MAX
-            and self.ratio.rate * self.weight >= RATE_MIN
+            and self.ratio.rate * self.weight >= LAW_RATE_MIN
         )
 
     def local(self) -> Round:

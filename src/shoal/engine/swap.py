@@ -65,7 +65,7 @@ from scipy import special
 
 from shoal.engine import panels
 from shoal.engine.law import Pair
-from shoal.engine.numeric import RATE_MIN, ROUNDED_UP, SCALE_MAX, SCALE_MIN, UNIT, Direction, FloatArray, Side
+from shoal.engine.numeric import LAW_RATE_MIN, ROUNDED_UP, SCALE_MAX, SCALE_MIN, UNIT, Direction, FloatArray, Side
 from shoal.engine.ratio import Lognormal
 from shoal.engine.rounds import Round
 
@@ -218,7 +218,7 @@ class _OnTheLine(Round):
     @property
     def is_in_range(self) -> bool:
         least = _NOISE_MIN if self.swap.other == 0.0 else _NOISE_MIN_OPPOSITE
-        return least <= self.swap.scale and self.ratio.scale <= SCALE_MAX and self.swap.rate >= RATE_MIN
+        return least <= self.swap.scale and self.ratio.scale <= SCALE_MAX and self.swap.rate >= LAW_RATE_MIN
 
     @property
     def ratio(self) -> Lognormal:  # type: ignore[override]

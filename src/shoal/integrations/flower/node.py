@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import tomllib
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
@@ -79,10 +78,7 @@ class Node:
     @classmethod
     def read(cls, path: str | Path) -> Node:
         """The settings in a node's TOML file."""
-        try:
-            data = tomllib.loads(Path(path).read_text())
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ValueError(f"{path} must be a TOML file that can be read: {error}") from None
+        data = files.table(path)
         task = data.pop("task", None)
         needed = {"keys", "epoch", "signer", "rounds", "secret", "state"}
         if not isinstance(task, Mapping) or not needed <= set(data) <= needed | {"pace"}:

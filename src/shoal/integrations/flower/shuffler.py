@@ -34,7 +34,6 @@ from typing import Any
 
 import httpx
 import numpy as np
-import tomllib
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -265,10 +264,7 @@ class Shuffler(Strategy):
     @classmethod
     def from_file(cls, path: str | Path) -> Shuffler:
         """The shuffler that a TOML file on its own machine describes."""
-        try:
-            data = tomllib.loads(Path(path).read_text())
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ValueError(f"{path} must be a TOML file that can be read: {error}") from None
+        data = files.table(path)
         needed = {"url", "password", "journal", "minimum"}
         known = {"authority", "timeout", "enough", "grace", "attempts", "patience"}
         if not needed <= set(data) <= needed | known:
