@@ -229,6 +229,20 @@ def test_the_rule_on_private_names_bites(tmp_path):
     assert sorted(strangers(package)) == [f"shoal.cli.b: {use}" for use in ("A()._hidden", "shoal.a._x", "shoal.a._y")]
 
 
+def lengths(text):
+    """Each function and the lines of its body, without its text."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            body = node.body[1:] if ast.get_docstring(node) and len(node.body) > 1 else node.body
+            yield node.name, node.end_lineno - body[0].lineno + 1
+
+
+def test_functions_read_as_a_list_of_steps():
+    long = [(p.name, name, n) for p in FILES for name, n in lengths(p.read_text()) if n > 60]
+    assert long == []
+    assert list(lengths('def f(\n    x,\n):\n    """Text."""\n    a = 1\n    return a\n')) == [("f", 2)]
+
+
 def test_only_statements_claim_privacy():
     """One sentence for every guarantee: nothing else than `answers` writes it (docstrings may show it)."""
     for path in FILES:

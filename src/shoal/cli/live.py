@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -16,6 +17,7 @@ from shoal.cli import show
 if TYPE_CHECKING:
     from shoal.answers import Statement
     from shoal.learning import Config, Dataset, Plan, Records, Row, Run
+    from shoal.learning.figures import Report
     from shoal.mechanisms import Mechanism
 
 
@@ -207,21 +209,7 @@ def finish(folder: Path, as_json: bool) -> None:
     if config.private:  # who knows a seed can subtract the noise: nothing is claimed then
         told = _stated(config.mechanism, config.delta, next(iter(at_end.values())), last.spent).sentence()
     if as_json:
-        epsilon = {k: (v if v != float("inf") else None) for k, v in zip(found.keys, at_end.values(), strict=True)}
-        show.emit_json(
-            {
-                "folder": str(folder),
-                "round": last.round,
-                "rounds_paid_for": last.spent,
-                "accuracy": last.accuracy,
-                "delta": config.delta,
-                "private": config.private,
-                "mechanism": config.mechanism.to_dict(),
-                "epsilon": epsilon,
-                "guarantee": told,
-                "plots": [str(p) for p in pictures],
-            }
-        )
+        show.emit_json({**_as_data(found), "folder": str(folder), "guarantee": told, "plots": list(map(str, pictures))})
         return
     show.say(f"\nAfter round {last.round:,}: accuracy {last.accuracy:.2%} on test images.")
     title = f"δ = {show.plain(config.delta)}, {config.mechanism.adjacency} adjacency"
@@ -251,3 +239,18 @@ def _stated(mechanism: Mechanism, delta: float, epsilon: float, rounds: int) -> 
 
     m = mechanism.replace(crowd="any") if hasattr(mechanism, "crowd") else mechanism
     return m.stated("epsilon", delta, Interval(lower=0.0, upper=epsilon), rounds)
+
+
+def _as_data(found: Report) -> dict[str, Any]:
+    """A run's end for programs; an infinite epsilon is None."""
+    last, config = found.rows[-1], found.config
+    ends = (values[-1] for values in found.epsilons.values())
+    return {
+        "round": last.round,
+        "rounds_paid_for": last.spent,
+        "accuracy": last.accuracy,
+        "delta": config.delta,
+        "private": config.private,
+        "mechanism": config.mechanism.to_dict(),
+        "epsilon": {key: value if value < math.inf else None for key, value in zip(found.keys, ends, strict=True)},
+    }

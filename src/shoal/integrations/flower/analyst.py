@@ -701,9 +701,13 @@ def _file_digest(path: Path) -> bytes:
 
 def _connect(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-    with _explained(path):
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")  # what is answered must survive a loss of power
+    try:
+        with _explained(path):
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = FULL")  # what is answered must survive a loss of power
+    except BaseException:
+        db.close()
+        raise
     return db
 
 

@@ -133,6 +133,19 @@ def make_app(analyst: Analyst) -> FastAPI:
     """The service of one analyst."""
     app = FastAPI(title="shoal analyst", version=__version__, docs_url=None, redoc_url=None)
     app.add_middleware(Throttle, password=analyst.password)
+    _add_refusals(app)
+    _add_health(app)
+    guarded = _guarded(analyst)
+    _add_rounds(app, analyst, guarded)
+    _add_reports(app, analyst, guarded)
+    return app
+
+
+_Number = Annotated[int, PathParameter(ge=1, le=ROUND_MAX)]
+
+
+def _guarded(analyst: Analyst) -> dict[str, Any]:
+    """What makes a path ask for the password."""
     bearer = HTTPBearer(auto_error=False, description="The content of the analyst's file `password`.")
 
     def known(credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> None:
@@ -140,9 +153,11 @@ def make_app(analyst: Analyst) -> FastAPI:
         if not secrets.compare_digest(given.encode(), analyst.password.encode()):
             raise HTTPException(401, "a request must carry the analyst's password", {"WWW-Authenticate": "Bearer"})
 
-    guarded: dict[str, Any] = {"dependencies": [Depends(known)]}
-    number_type = Annotated[int, PathParameter(ge=1, le=ROUND_MAX)]
+    return {"dependencies": [Depends(known)]}
 
+
+def _add_refusals(app: FastAPI) -> None:
+    """Every error that a request can be answered with, as one sentence."""
     for kind, status in STATUS.items():
 
         def refuse(request: Request, error: Exception, status: int = status) -> JSONResponse:
@@ -161,10 +176,16 @@ def make_app(analyst: Analyst) -> FastAPI:
     def malformed(request: Request, error: RequestValidationError) -> JSONResponse:
         return JSONResponse({"detail": f"round must be a whole number from 1 to {ROUND_MAX}"}, 422)
 
+
+def _add_health(app: FastAPI) -> None:
     @app.get("/v1/health")
     async def health() -> Health:
         """Whether the service is up."""
         return Health(version=__version__)
+
+
+def _add_rounds(app: FastAPI, analyst: Analyst, guarded: dict[str, Any]) -> None:
+    """To open a round, and to fetch its model."""
 
     @app.post("/v1/rounds", responses=_refusals(401, 403, 429), **guarded)
     def open_round() -> Waiting:
@@ -185,12 +206,16 @@ def make_app(analyst: Analyst) -> FastAPI:
         responses={200: {"content": {"application/octet-stream": {}}}, **_refusals(401, 409, 422, 429)},
         **guarded,
     )
-    def model(number: number_type) -> Response:
+    def model(number: _Number) -> Response:
         """The model of the round that is waited for: float32, little-endian."""
         waiting, vector = analyst.present()
         if number != waiting:
             raise ConflictError(f"round must be {waiting}, which is waited for, got {number}")
         return Response(vector.astype("<f4").tobytes(), media_type="application/octet-stream")
+
+
+def _add_reports(app: FastAPI, analyst: Analyst, guarded: dict[str, Any]) -> None:
+    """To close a round."""
 
     @app.put(
         "/v1/rounds/{number}/reports",
@@ -205,7 +230,7 @@ def make_app(analyst: Analyst) -> FastAPI:
         response_model=Closed,
         **guarded,
     )
-    async def reports(number: number_type, request: Request) -> Response:
+    async def reports(number: _Number, request: Request) -> Response:
         """Close a round with a batch. The same batch again gets the same answer, another one gets 409."""
         if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/octet-stream":
             raise HTTPException(415, "a batch must be of type application/octet-stream")
@@ -224,8 +249,6 @@ def make_app(analyst: Analyst) -> FastAPI:
         if batch.counted:
             print(f"round {number}: {Closed.model_validate_json(answer).guarantee}", flush=True)
         return Response(answer, media_type="application/json")
-
-    return app
 
 
 async def _blocks(request: Request) -> AsyncIterator[bytes]:
