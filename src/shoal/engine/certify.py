@@ -58,6 +58,10 @@ PARTS = 1e3
 """How steeply delta falls is read over such a part of eps: a bracket of delta may be wider by as much."""
 
 
+_SMALLEST_DELTA, _SMALLEST_FPR = 1e-12, 1e-6
+"""Budgets of questions whose delta is not known beforehand: as if for one as small as people ask for."""
+
+
 # Rounds that are one plain report
 
 
@@ -101,6 +105,7 @@ def _directions(direction: Ways) -> tuple[Direction, ...]:
 def budget_for(parts: Parts, smallest: float) -> float:
     """Mass that may be cut off a round: a millionth of the smallest delta, shared by the rounds."""
     total = sum(rounds for _, rounds in parts)
+    # Below 1e-100 the masses of cells would come near the smallest doubles.
     exponent = math.log10(max(smallest, 1e-100) / total) - _SPARE
     return float(10.0 ** min(_BUDGET_MOST, _BUDGET_STEP * math.floor(exponent / _BUDGET_STEP)))
 
@@ -241,8 +246,7 @@ def deltas(
     caps = [Interval(lower=0.0, upper=interval.upper) for interval in local]
     if not in_range(parts):
         return _from_limits(parts, caps, lambda within: deltas(within, asked, accuracy, direction=direction))
-    # Which delta will come out is not known: for one as small as anybody would ask for.
-    budget = budget_for(parts, 1e-12)
+    budget = budget_for(parts, _SMALLEST_DELTA)
 
     def answer(half: int) -> list[_Answer]:
         together = Composition(parts=parts, half=half, budget=budget)
@@ -290,7 +294,7 @@ def tradeoff(
     caps = [Interval(lower=f, upper=gaussian.power(_local_width(parts), f).upper) for f in asked]
     if not in_range(parts):
         return _from_limits(parts, caps, lambda within: tradeoff(within, asked, accuracy, direction=direction))
-    budget = budget_for(parts, min(1e-6, *asked))
+    budget = budget_for(parts, min(_SMALLEST_FPR, *asked))
 
     def answer(half: int) -> list[_Answer]:
         together = Composition(parts=parts, half=half, budget=budget)
@@ -305,7 +309,7 @@ def tradeoff(
 
 def highest_power(parts: Parts, fpr: float, half: int = 512) -> float:
     """An upper bound on the true positive rate, both ways, for rounds of which only that is known."""
-    together = Composition(parts=parts, half=half, budget=budget_for(parts, min(1e-6, fpr)))
+    together = Composition(parts=parts, half=half, budget=budget_for(parts, min(_SMALLEST_FPR, fpr)))
     cap = gaussian.power(_local_width(parts), fpr).upper
     return max(fpr, min(cap, max(_power_bound(together, way, fpr) for way in DIRECTIONS)))
 

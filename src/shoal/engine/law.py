@@ -343,6 +343,7 @@ def _many(a: _Sum, relative: float = 0.0) -> _Sum:
 
 def _stretched(stretch: float, mass_error: float) -> float:
     """The lemma of error 2: what a relative error of the masses adds to the stretch."""
+    # Stretches multiply; a millionth is for their rounding and for terms of second order.
     return stretch + 8.0 * mass_error * (1.0 + stretch) * (1.0 + 1e-6)
 
 
