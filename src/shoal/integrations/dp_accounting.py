@@ -46,6 +46,8 @@ from shoal.engine.numeric import DIRECTIONS
 from shoal.mechanisms import Adjacency, BallsAndBins, LocalGaussian, Mechanism, bounds, from_dict
 from shoal.sampling import FixedBatch, PoissonSampling, RandomAllocation
 
+# What does not fit into dp_accounting's relations is refused with a reason: an event that is counted as something else
+# than it is would be worse than none.
 _ADJACENCY: dict[NeighboringRelation, Adjacency] = {
     NeighboringRelation.REPLACE_SPECIAL: "zero-out",
     NeighboringRelation.REPLACE_ONE: "replace",
