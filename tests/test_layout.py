@@ -107,6 +107,41 @@ def graph(source=SOURCE):
     return found
 
 
+LOADERS = {
+    "shoal": "public names are loaded when they are used",
+    "shoal._extras": "an integration is loaded when it is asked for, and by no other file of the core",
+    "shoal.cli.registry": "typer brings click along under one of two names",
+    "shoal.integrations.flower": "public names are loaded when they are used",
+    "shoal.integrations.flower.template": "an app that a user wrote",
+    "shoal.learning.model": "a model that a user wrote",
+}
+"""The modules that import others by a name in a string, which the rules above cannot see, and why."""
+
+
+def by_string(source=SOURCE):
+    return {names(p, source) for p in source.rglob("*.py") if re.search(r"import_module\(|__import__\(", p.read_text())}
+
+
+def test_nothing_else_imports_by_a_string():
+    assert by_string() == set(LOADERS)
+
+
+def test_the_core_names_no_integration():
+    """Only what is below them (the page, the command) may; the core hands over through `_extras.integration`."""
+    above = [name for name in graph() if RANK.get(ranked(name.split(".")[1:] or ["cli"]), 0) < RANK["integrations"]]
+    for name in above:
+        path = SOURCE.parent / pathlib.Path(*name.split("."))
+        text = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
+        libraries = {n.split(".")[0] for node in ast.walk(ast.parse(text)) for n in imported(node)}
+        assert not libraries & {"dp_accounting", "flwr", "opacus"}, name
+
+
+def imported(node):
+    if isinstance(node, ast.ImportFrom):
+        return [node.module or ""]
+    return [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+
+
 def is_for_types(node):
     return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
@@ -194,6 +229,20 @@ def test_the_rule_on_private_names_bites(tmp_path):
     assert sorted(strangers(package)) == [f"shoal.cli.b: {use}" for use in ("A()._hidden", "shoal.a._x", "shoal.a._y")]
 
 
+def lengths(text):
+    """Each function and the lines of its body, without its text."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            body = node.body[1:] if ast.get_docstring(node) and len(node.body) > 1 else node.body
+            yield node.name, node.end_lineno - body[0].lineno + 1
+
+
+def test_functions_read_as_a_list_of_steps():
+    long = [(p.name, name, n) for p in FILES for name, n in lengths(p.read_text()) if n > 60]
+    assert long == []
+    assert list(lengths('def f(\n    x,\n):\n    """Text."""\n    a = 1\n    return a\n')) == [("f", 2)]
+
+
 def test_only_statements_claim_privacy():
     """One sentence for every guarantee: nothing else than `answers` writes it (docstrings may show it)."""
     for path in FILES:
@@ -208,7 +257,8 @@ def test_only_statements_claim_privacy():
     "statement", ["import shoal", "import shoal; shoal.Shuffle(users=2, sigma=1.0, crowd='identical').rdp(2)"]
 )
 def test_heavy_packages_stay_out(statement):
-    code = f"{statement}; import sys; print([m for m in ('torch', 'matplotlib', 'flwr', 'opacus') if m in sys.modules])"
+    heavy = ("torch", "matplotlib", "flwr", "opacus", "dp_accounting")
+    code = f"{statement}; import sys; print([m for m in {heavy} if m in sys.modules])"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout.strip() == "[]"
 
@@ -224,10 +274,42 @@ def test_help_needs_no_numerics():
     assert found.stdout.strip().endswith("[]")
 
 
+def errors(text):
+    """The numbers of the errors that the head of a file lists, and those that its code cites."""
+    tree = ast.parse(text)
+    head = ast.get_docstring(tree) or ""  # its only numbered list
+    listed = {int(n) for n in re.findall(r"^(\d+)\. ", head, re.MULTILINE)}
+    rest = "\n".join(text.splitlines()[tree.body[0].end_lineno :])
+    cited = set()
+    for first, last in re.findall(r"\b[Ee]rrors? (\d+)(?: to (\d+))?", rest):
+        cited.update(range(int(first), int(last or first) + 1))
+    for others in re.findall(r"\b[Ee]rrors \d+((?:(?:, | and )\d+)+)", rest):
+        cited.update(map(int, re.findall(r"\d+", others)))
+    return listed, cited
+
+
+CHARGED = [path for path in FILES if path.parent.name in STAGED and errors(path.read_text())[0]]
+
+
+@pytest.mark.parametrize("path", CHARGED, ids=lambda p: str(p.relative_to(SOURCE)))
+def test_every_error_of_a_file_is_charged_where_its_code_says_so(path):
+    listed, cited = errors(path.read_text())
+    assert listed - cited == set(), "listed at the head, cited nowhere"
+
+
+def test_the_rule_on_errors_bites():
+    head = '"""A law.\n\n*Errors.*\n\n1. One.\n2. Two.\n3. Three.\n4. Four.\n5. Five.\n"""\n'
+    assert errors(head) == ({1, 2, 3, 4, 5}, set())
+    assert errors(head + "x = 1  # error 1\n# Errors 2 and 3, once.\n")[1] == {1, 2, 3}
+    assert errors(head + "# errors 2 to 4, and 1\n# error 5\n")[1] == {2, 3, 4, 5}
+    assert len(CHARGED) >= 9
+
+
 ALLOWED = {
     "ShuffleAccountant": "one for each framework, under the name that its users look for",
+    "DIMENSION_MAX": "numbers in a report of the deployment, which holds them, and on the page, which only counts them",
 }
-"""Names of types that two modules may define, and why."""
+"""Names of types and limits that two modules may define, and why."""
 
 
 def types(source=SOURCE):
@@ -244,11 +326,14 @@ def types(source=SOURCE):
 
 
 def limits(source=SOURCE):
-    """For each name of a number of users at most the modules that define it."""
+    """For each public name of a limit, and any of a number of users at most, the modules that define it."""
     found = {}
     for path in sorted(source.rglob("*.py")):
-        for name in re.findall(r"^_?(\w*USERS_MAX)\b[^=\n]*= ", path.read_text(), re.MULTILINE):
-            found.setdefault(name, []).append(names(path, source))
+        for node in ast.parse(path.read_text()).body:
+            given = ast.walk(ast.Tuple(elts=node.targets)) if isinstance(node, ast.Assign) else ()
+            for name in (one.id for one in given if isinstance(one, ast.Name)):
+                if re.fullmatch(r"[A-Z]\w*_(MAX|MIN)|_?\w*USERS_MAX", name):
+                    found.setdefault(name.lstrip("_"), []).append(names(path, source))
     return found
 
 
@@ -262,6 +347,7 @@ def test_the_rule_on_names_bites(tmp_path):
     package = tmp_path / "shoal"
     package.mkdir()
     (package / "a.py").write_text("class Row:\n    pass\nclass _Own:\n    pass\nUSERS_MAX = 1\n")
-    (package / "b.py").write_text("Row = tuple[int, int]\nclass _Own:\n    pass\n_USERS_MAX, X = 1, 2\n")
+    (package / "b.py").write_text("Row = tuple[int, int]\nclass _Own:\n    pass\n_USERS_MAX, RATE_MIN, X = 1, 2, 3\n")
+    (package / "c.py").write_text("RATE_MIN = 2\n_OWN_MAX = 3\n")
     assert types(package) == {"Row": ["shoal.a", "shoal.b"]}
-    assert limits(package) == {"USERS_MAX": ["shoal.a", "shoal.b"]}
+    assert limits(package) == {"USERS_MAX": ["shoal.a", "shoal.b"], "RATE_MIN": ["shoal.b", "shoal.c"]}

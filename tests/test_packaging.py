@@ -22,7 +22,7 @@ pytestmark = pytest.mark.xdist_group("packaging")  # the wheel is built and inst
 def texts():
     """Every file of the project in which somebody could read how to install it."""
     kept = {".md", ".py", ".toml", ".yml", ".yaml", ".cff", ".html", ".ipynb", ".json", ".txt", ".cfg"}
-    skipped = {".venv", ".git", "build", "dist", "site", "out", "runs"}
+    skipped = {".venv", ".venv-bench", ".venv-hooks", ".git", "build", "dist", "site", "out", "runs"}
     for path in sorted(ROOT.rglob("*")):
         inside = path.relative_to(ROOT).parts
         if not skipped & set(inside) and path.is_file() and (path.suffix in kept or path.name == "Makefile"):

@@ -9,7 +9,9 @@ shoal._extras.MissingExtraError: plot needs matplotlib (no_such_module was not f
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
+from typing import Any
 
 DISTRIBUTION = "shoal-dp"
 """The name on the package index, where shoal alone is another project's."""
@@ -31,3 +33,12 @@ def need(what: str, extra: str, *modules: str, also: str = "") -> None:
     for name in modules:
         if importlib.util.find_spec(name) is None:
             raise missing(what, extra, name, also)
+
+
+def integration(name: str) -> Any:
+    """A module of `shoal.integrations`, loaded when it is asked for.
+
+    The one way from the core to an integration. Nothing of the core is below it in the order of imports: without the
+    library it belongs to the core works as before, and the integration itself says which extra is missing.
+    """
+    return importlib.import_module(f"shoal.integrations.{name}")

@@ -21,11 +21,13 @@ def replace(path: Path, pieces: Iterable[bytes], *, alone: bool = True) -> None:
     `alone`: no other process writes this file, so that a draft that a crash left is overwritten the next time.
     """
     draft = path.with_name(f"{path.name}.draft" if alone else f".{path.name}.{secrets.token_hex(8)}")
+    # `private` refuses a file that exists: what a crash left goes first.
     draft.unlink(missing_ok=True)
     try:
         with private(draft) as file:
             for piece in pieces:
                 file.write(piece)
+            # The content must be on the disk before the name is: else a loss of power leaves an empty file under it.
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)

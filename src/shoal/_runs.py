@@ -36,6 +36,7 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
             row = "damaged"
         if isinstance(row, dict):
             rows.append(row)
+        # Only the last line can have been cut short by a crash; damage before it means that something else happened.
         elif row is not None and number < len(lines):
             raise ValueError(f"line {number} of {path} is damaged")
     return rows

@@ -27,11 +27,14 @@ RATE_MIN = 1e-12
 USERS_MAX = 10**15
 ROUNDS_MAX = 10**12
 ORDER_MAX = 1e9
-EPSILON_MAX = 1e12
+ASKED_EPSILON_MAX = 1e12
+"""What may be asked: whole numbers that doubles hold, orders and epsilons whose products do not overflow. Laws are
+computed for less (`engine.numeric`); beyond, simpler bounds answer."""
 
 
 def real(name: str, value: Any) -> float:
     """A finite real number; booleans, strings and arrays are refused."""
+    # What numpy makes of one number is one number.
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value.item()
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
@@ -50,6 +53,7 @@ def integer(name: str, value: Any, *, minimum: int, maximum: int) -> int:
     number = real(name, value)
     if number != int(number):
         raise ValueError(f"{name} must be a whole number, got {value}")
+    # Whole numbers beyond 2^53 must not go through a double.
     whole = operator.index(value) if isinstance(value, numbers.Integral) else int(number)
     if whole < minimum:
         raise ValueError(f"{name} must be at least {minimum}, got {whole}")
@@ -96,8 +100,8 @@ def delta(value: Any, name: str = "delta") -> float:
 
 def epsilon(value: Any, name: str = "epsilon") -> float:
     number = real(name, value)
-    if not 0 <= number <= EPSILON_MAX:
-        limit = "at least 0" if number < 0 else f"at most {EPSILON_MAX:g}"
+    if not 0 <= number <= ASKED_EPSILON_MAX:
+        limit = "at least 0" if number < 0 else f"at most {ASKED_EPSILON_MAX:g}"
         raise ValueError(f"{name} must be {limit}, got {number}")
     return number
 
@@ -133,6 +137,7 @@ def each(name: str, value: Any) -> list[Any]:
     """The values of a scalar or a one-dimensional, non-empty collection."""
     if is_scalar(value):
         return [value]
+    # As Python numbers: messages then show 3 and not np.int64(3).
     items = value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else list(value)
     if not items:
         raise ValueError(f"{name} must not be empty")

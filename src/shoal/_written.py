@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 _LONGEST = 60
+"""No number anybody means is longer; a text of millions of digits would take minutes to read."""
+
 _GROUPED = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+")
 
 
@@ -34,6 +36,6 @@ def _plain(text: str) -> float | int:
     # Commas between groups of three only: 1,5 may be meant as a decimal number.
     text = text.replace(",", "") if _GROUPED.fullmatch(text) else text
     try:
-        return int(text)
+        return int(text)  # first: large whole numbers stay exact
     except ValueError:
         return float(text)

@@ -44,6 +44,7 @@ from shoal.interval import Interval
 from shoal.mechanisms import Mechanism, bounds, from_dict, run
 
 STATE_VERSION = 1
+"""Of saved ledgers; one of another version is refused, never guessed at."""
 
 CLASSES, CLASSES_SAMPLED, CLASSES_DEAR = 6, 4, 2
 """The most different numbers of users for which otherwise equal rounds among any crowd are analysed.
@@ -87,12 +88,14 @@ class Accountant:
         if not isinstance(mechanism, Mechanism):
             raise TypeError(f"mechanism must be a shoal mechanism, got {mechanism!r}")
         count = _validate.rounds(rounds)
+        # All earlier ones have the same: the first will do.
         for known in self._counts:
             if known.adjacency != mechanism.adjacency:
                 raise ValueError(
                     f"adjacency must be {known.adjacency!r} as in the rounds before, got {mechanism.adjacency!r}"
                 )
             break
+        # The sum has the limit, too, and is checked before anything changes.
         total = _validate.rounds(self._counts.get(mechanism, 0) + count)
         self._counts[mechanism] = total
         return self
@@ -130,6 +133,7 @@ class Accountant:
         return f"<p><b>Accountant</b>: {_rounds(len(self))}</p><table><tr>{heads}</tr>{rows}</table>"
 
     def _bounds(self, times: int = 1) -> Bounds:
+        # Each side has mechanisms of its own: not more private for the upper end, not less for the lower.
         counted = _counted(self._counts)
         below = bounds((line.below, line.rounds * times) for line in counted)
         above = bounds((line.above, line.rounds * times) for line in counted)
@@ -228,6 +232,7 @@ class Accountant:
             raise ValueError(f"state version must be {STATE_VERSION}, got {state['version']!r}")
         if not isinstance(state["ledger"], list):
             raise TypeError(f"ledger must be a list, got {type(state['ledger']).__name__}")
+        # Into a fresh one: an entry that is refused leaves this one as it was.
         fresh = Accountant()
         for number, line in enumerate(state["ledger"]):
             try:
@@ -265,6 +270,7 @@ def _counted(counts: Mapping[Mechanism, int]) -> list[_Class]:
     """The rounds, in few classes where they differ in their users and samples only."""
     alike: dict[Any, list[Any]] = {}
     for m in counts:
+        # The identical crowd is quick to analyse: nothing is put together there.
         any_crowd = getattr(m, "crowd", None) == "any"
         rest = tuple((k, v) for k, v in sorted(m.to_dict().items()) if k not in ("users", "sample"))
         alike.setdefault(rest if any_crowd else m, []).append(m)
@@ -315,9 +321,11 @@ def _classes(numbers: Mapping[_Numbers, int], most: int) -> list[list[_Numbers]]
     """
     if len(numbers) <= most:
         return [[pair] for pair in numbers]
+    # In the order of cost an optimal class is a run of neighbours, so that cuts are all there is to choose.
     every = sorted(numbers, key=lambda pair: (-pair[1] / pair[0] ** 2, pair))
     users, samples = np.array(every, dtype=float).T
     rounds = np.cumsum([0, *(numbers[pair] for pair in every)])
+    # The table of prices has the square of their number: thousands of numbers of users start at some places only.
     starts = np.unique(np.linspace(0, len(every) - 1, min(_STARTS, len(every))).round().astype(int))
     ends = np.append(starts[1:], len(every))
     # price[i, j]: one class from start i to the end of the piece j
@@ -333,6 +341,7 @@ def _classes(numbers: Mapping[_Numbers, int], most: int) -> list[list[_Numbers]]
         total = np.vstack([best, best[:-1, None] + price[1:]])
         cuts.append(np.argmin(total, axis=0))
         best = total.min(axis=0)
+    # Back along the choices: where the last class starts, then the one before it.
     last, edges = len(starts) - 1, [len(every)]
     for cut in reversed(cuts):
         start = int(cut[last])

@@ -27,7 +27,7 @@ from shoal import _validate
 from shoal.crowds import above
 from shoal.engine import certify, rdp
 from shoal.engine.compose import Parts
-from shoal.engine.numeric import DIRECTIONS, FloatArray
+from shoal.engine.numeric import DELTA_MIN, DIRECTIONS, FloatArray
 from shoal.engine.rounds import Round
 from shoal.interval import Interval, outwards, rounded, short
 
@@ -116,10 +116,12 @@ class How:
             if question.by_rdp is None:
                 raise ValueError("method must be 'tight' for this question, got 'rdp'")
             return Interval(lower=0.0, upper=question.by_rdp(parts.upper, value, self.orders))
+        # Any crowd has a theorem from above and attacks from below: their distance is no matter of resolution.
         if above.is_any(parts.upper):
             return self._any_crowd(parts, value, question)[0]
         if parts.identical != parts.upper:
             return self._between(parts, value, question)
+        # One law for both ends. Where it is too wide (very little noise, say) Rényi DP holds as well, and may be less.
         found = question.tight(parts.identical, value, self.accuracy)
         if found.width <= self.accuracy * found.upper:
             return found
@@ -150,6 +152,8 @@ class How:
         fine, upper = certify.ACCURACY, question.any_crowd(parts.upper, value, certify.ACCURACY)
         lower = self._below(parts, value, question, upper) if self.ends == "both" else 0.0
         wanted = self._wanted(question, value, upper, lambda e: question.any_crowd(parts.upper, e, certify.ACCURACY))
+        # The error falls with the square of the resolution: a quarter of `fine` is twice the cells, and what a step
+        # changes is three times what is left to gain.
         while upper - lower > wanted * upper and fine > max(self.accuracy, _FINEST):
             fine *= 0.25
             before, upper = upper, min(upper, question.any_crowd(parts.upper, value, fine))
@@ -159,9 +163,10 @@ class How:
 
     def _wanted(self, question: Question, value: float, upper: float, ask: Callable[[float], float]) -> float:
         """The relative width asked of an answer: delta is asked to be as narrow as epsilon would be."""
+        # At 1 no width is asked for, and without an eps or a delta there is no slope.
         if question is not DELTA or self.accuracy >= 1.0 or upper <= 0.0 or value <= 0.0:
             return self.accuracy
-        return self.accuracy * max(1.0, 1e3 * math.log(ask(value / 1.001) / upper))
+        return self.accuracy * max(1.0, certify.PARTS * math.log(ask(value / (1.0 + 1.0 / certify.PARTS)) / upper))
 
     def _between(self, parts: Bounds, value: float, question: Question) -> Interval:
         """Other rounds bound from above than from below: how wide the bracket is is a fact about what is known."""
@@ -174,13 +179,14 @@ class How:
 
     def _tell(self, found: Interval, value: float, question: Question, parts: Bounds) -> None:
         """Warn of a bracket that is wider than asked."""
-        if question is DELTA and found.upper <= 1e-15:
+        if question is DELTA and found.upper <= DELTA_MIN:
             return  # nobody asks for its digits
         wanted = self.accuracy
         if found.lower > 0.0:
             wanted = self._wanted(
                 question, value, found.upper, lambda e: question.tight(parts.identical, e, self.accuracy).upper
             )
+        # What is as narrow as asked up to rounding of the question's slope is not worth a warning.
         if found.width <= 1.01 * wanted * found.upper:
             return
         warnings.warn(
@@ -195,6 +201,7 @@ class How:
         attack, lower = parts.opposite, 0.0
         together = zip(attack, parts.identical, strict=True)
         if not all(worse.surely_shows(ideal, rounds) for (worse, rounds), (ideal, _) in together):
+            # A hundredth is enough for an end that mostly is not the better one, and whose bracket is wide anyway.
             lower = question.tight(parts.identical, value, max(self.accuracy, 1e-2)).lower
             lower = _sure(parts.identical, value, question, lower)
         if attack == parts.identical:
@@ -212,13 +219,17 @@ class How:
 def _tuned(attack: Round, value: float, question: Question, lower: float, upper: float, *, guess: float) -> float:
     """The best test of one round is known once the answer is: from a guess first, then from what that finds."""
     for _ in range(6):
-        best = ((attack.tuned(min(question.threshold(value, guess), 20.0)), 1),)
+        best = ((attack.tuned(min(question.threshold(value, guess), _TUNED_MAX)), 1),)
         before, guess = lower, _sure(best, value, question, question.tight(best, value, 1.0).lower)
         lower = max(lower, guess)
+        # Another turn would gain little, or there is little left to gain.
         if lower <= 1.002 * before or guess >= 0.995 * upper:
             break
     return lower
 
+
+_TUNED_MAX = 20.0
+"""No attack is tuned to a larger loss: what it shows there is more than enough."""
 
 _FINEST = 1e-4
 """No accuracy below this makes the law of any crowd finer still."""
@@ -227,6 +238,7 @@ _FINEST = 1e-4
 def _sure(parts: Parts, value: float, question: Question, lower: float) -> float:
     """What attacks show, as far as eps goes for which they were made."""
     most = min(part.epsilon_max for part, _ in parts)
+    # At a larger eps a smaller one is claimed, of delta there nothing.
     if question is EPSILON:
         return min(lower, most)
     return 0.0 if question is DELTA and value > most else lower
@@ -246,6 +258,7 @@ class Intervals(np.ndarray[Any, np.dtype[np.object_]]):
 
     @classmethod
     def of(cls, answers: list[Interval]) -> Intervals:
+        # Filled in a second step: numpy would try to make numbers of them.
         result = np.empty(len(answers), dtype=object)
         result[:] = answers
         return result.view(cls)
@@ -301,9 +314,8 @@ def ask_rdp(parts: Bounds, orders: Any, direction: str) -> FloatArray:
     """Rényi DP of `parts` at one or many orders; always an array."""
     _validate.choice("direction", direction, ("worse", *DIRECTIONS))
     checked = _validate.orders(orders)
-    worst: FloatArray = np.max(
-        [rdp.rdp(parts.upper, checked, d) for d in DIRECTIONS if direction in ("worse", d)], axis=0
-    )
+    each = [rdp.rdp(parts.upper, checked, d) for d in DIRECTIONS if direction in ("worse", d)]
+    worst: FloatArray = np.stack(each).max(axis=0)
     return worst
 
 
@@ -375,6 +387,7 @@ class Statement:
         """The method, and what the bracket says, in words."""
         if self.method == "rdp":
             return "Rényi DP, an upper bound"
+        # Up to a tenth the width is called what it is; beyond, the lower end alone is of use.
         off = self.reached
         if off <= 0.1:
             part = rounded(self._part(self.numerical), digits=1)
@@ -436,6 +449,7 @@ class Statement:
 
     def _right_of_100(self) -> float | None:
         """How often a test that is wrong in 1 of 100 cases can be right, of 100; nothing where it may always be."""
+        # e^700 is near the largest double; long before it every test is right.
         if math.isinf(self.epsilon) or self.epsilon > 700.0:
             return None
         ratio = math.nextafter(math.exp(self.epsilon) * (1.0 + 1e-15), math.inf)

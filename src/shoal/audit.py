@@ -61,6 +61,8 @@ Progress = Callable[[str, float], None]
 """Told what is done next, in words, and how much of the whole work is done (0 to 1)."""
 
 _MOST_TRIALS = 10**9
+"""More would take days."""
+
 _MOST_COORDINATES = 10**7
 """Of one round's reports: they must fit into memory together."""
 
@@ -78,6 +80,13 @@ _DEFAULT_WORK = 9e8
 """Default trials lie in this range, by the work they make: some 20 seconds on one core."""
 
 _TINY = float(np.finfo(float).tiny)
+"""The smallest number with full precision, where a logarithm of 0 must not be taken."""
+
+_RANKS = 200
+"""Thresholds that are tried, by the rank of a score: few among the many, all among the rare."""
+
+_RIDGE = 1e-4
+"""Keeps the trained test's weights finite where the worlds can be told apart without error."""
 
 _CHOOSING_TRIALS = 100_000
 """At most so many games choose the test and its threshold."""
@@ -170,8 +179,10 @@ def audit(
     work = sum(game.work for game in games)
     low, high = _DEFAULT_TRIALS
     if trials is None:
+        # 1.5: half as many games again choose the test.
         trials = round(min(max(_DEFAULT_WORK / (1.5 * work), low), high))
     trials = _validate.integer("trials", trials, minimum=100, maximum=_MOST_TRIALS)
+    # Bonferroni: two rates a row, and all rows hold together.
     alpha = (1.0 - confidence) / (2 * len(games))
 
     certified = mechanism.epsilon(delta=delta, rounds=rounds)
@@ -289,11 +300,13 @@ class Game:
             sizes = rng.binomial(m.users, m.rate, trials)
         else:
             sizes = np.full(trials, round(self.reports))
+        # By symmetry user 1 is among those who report with probability sizes / users.
         taking_part = rng.random(trials) * m.users < sizes
         others = sizes - taking_part
         width = int(others.max())
         centres = self.points[0]
         if len(self.points) > 1:
+            # Who of the others reports matters only where they differ, and only if not all do.
             classes = np.repeat(np.arange(len(self.points)), self.counts)
             if others.min() < m.users - 1:
                 centres = self.points[classes[_first_of_random_order(trials, m.users - 1, width, rng)]]
@@ -312,6 +325,7 @@ class Game:
 
 def _first_of_random_order(trials: int, users: int, width: int, rng: np.random.Generator) -> npt.NDArray[np.int64]:
     """For each trial the first `width` of the users in an order of its own, (trials, width)."""
+    # Ties have probability 0, and both worlds share the order.
     keys = rng.random((trials, users))
     if width == users:
         return keys.argsort(axis=1)
@@ -338,6 +352,7 @@ class Reports:
 
 
 def _games(mechanism: Any, rounds: int, shapes: Any, dimensions: Any, seed: int) -> list[Game]:
+    # For replace the opposite of where user 1 goes is where it comes from: that is the identical crowd.
     known = tuple(s for s in SHAPES if not (s == "opposite" and mechanism.adjacency == "replace"))
     if mechanism.crowd == "identical":
         known = ("identical",)
@@ -361,9 +376,11 @@ def _games(mechanism: Any, rounds: int, shapes: Any, dimensions: Any, seed: int)
         fitting = tuple(d for d in sorted(sizes) if d >= _LEAST_DIMENSION.get(shape, 1))
         if not fitting and shapes is not None:
             raise ValueError(f"dimensions must have one of at least 2 for the shape {shape}, got {sizes[0]}")
+        # Only a spread crowd fills its dimensions; the others lie on a line or in a plane, whatever the dimension.
         groups = [(d,) for d in fitting] if shape == "spread" else [fitting] if fitting else []
         for group in groups:
             _check_size(mechanism, rounds, group[0] if shape == "spread" else 2)
+            # A stream of its own for each game: a row does not change with what else is played.
             rng = np.random.default_rng([seed, SHAPES.index(shape), group[0]])
             points, counts = crowd(shape, mechanism, group[0], rng)
             games.append(
@@ -402,6 +419,7 @@ def crowd(
         return np.array([[-1.0], [1.0]]), np.array([others - others // 2, others // 2])
     directions = rng.standard_normal((max(others, 1), dimension))
     directions /= np.linalg.norm(directions, axis=1, keepdims=True)
+    # Uniform in the ball: the radius has the density of r^(d-1).
     points = directions * rng.random((len(directions), 1)) ** (1.0 / dimension)
     if len(points) < dimension - 1:
         # Turn the axes but the first, so that all vectors lie in as many of them as there are vectors.
@@ -462,6 +480,7 @@ def _ratio_many(game: Game, reports: Reports) -> FloatArray:
             given[1:] += w[c] * before[:-1]
         new[1] += w[classes] * F[0]
         new[2] += w[classes + 1] * F[0]
+        # Scaled after each report, or products of thousands of densities would underflow.
         largest = new.max(axis=tuple(range(classes)))
         new /= np.maximum(largest, _TINY)
         return new
@@ -476,6 +495,7 @@ def _ratio_many(game: Game, reports: Reports) -> FloatArray:
     states = tuple(range(classes - 1))
     result = np.empty((2, trials, 1))
     for world in (0, 1):
+        # User 1's own report comes last, so that the pass over the crowd serves both worlds.
         end = add(F, weights(reports.own[world], reports.taking_part))
         absent = (end[0] * ways[0]).sum(axis=states)
         low, high = (np.maximum(absent + (end[y] * ways[1]).sum(axis=states), _TINY) for y in (1, 2))
@@ -517,6 +537,7 @@ def _features(game: Game, reports: Reports) -> FloatArray:
         length = np.sum(z**2, axis=-1)
         parts = np.exp(_log_densities(z, centres, width) - 0.5 * (length / width**2)[..., None]) @ shares
         crowd = np.log(np.maximum(parts, _TINY)) + 0.5 * length / sigma**2 - game.dimension * math.log(width / sigma)
+        # Clipped: one report that is absurdly likely decides as well as one that overflows.
         ratios = np.exp(np.clip(_log_densities(z, game.own, sigma) - crowd[..., None], -300.0, 300.0))
         at_x, at_moved = ratios[..., 0], ratios[..., 1]
         likeness = (at_moved - at_x) / (0.5 * (at_moved + at_x) + users - 1)
@@ -556,6 +577,7 @@ def lower_bound(hits: Any, alarms: Any, trials: int, *, delta: float, alpha: flo
     """
     likely, _ = clopper_pearson(hits, trials, alpha)
     _, unlikely = clopper_pearson(alarms, trials, alpha)
+    # 0, never less: an event that proves nothing is no proof of the opposite.
     result: FloatArray = np.log(np.maximum(likely - delta, unlikely) / unlikely)
     return result
 
@@ -579,13 +601,13 @@ def _train(games: FloatArray) -> FloatArray:
     data = np.concatenate([games[0], games[1]])
     worlds = np.repeat([-1.0, 1.0], games.shape[1])
     mean, spread = data.mean(axis=0), data.std(axis=0)
-    spread[spread == 0.0] = 1.0
+    spread[spread == 0.0] = 1.0  # a feature that never changes says nothing
     scaled = np.hstack([(data - mean) / spread, np.ones((len(data), 1))])
 
     def loss(w: FloatArray) -> tuple[float, FloatArray]:
         margin = worlds * (scaled @ w)
-        slope = -(worlds * expit(-margin)) @ scaled / len(data) + 2e-4 * w
-        return float(np.logaddexp(0.0, -margin).mean() + 1e-4 * w @ w), slope
+        slope = -(worlds * expit(-margin)) @ scaled / len(data) + 2.0 * _RIDGE * w
+        return float(np.logaddexp(0.0, -margin).mean() + _RIDGE * w @ w), slope
 
     found = minimize(loss, np.zeros(scaled.shape[1]), jac=True, method="L-BFGS-B")
     result: FloatArray = found.x[:-1] / spread
@@ -596,10 +618,11 @@ def choose(games: FloatArray, weights: FloatArray, delta: float, alpha: float) -
     """The direction and threshold that would prove most in these games."""
     scores = games @ weights
     trials = scores.shape[1]
-    ranks = np.unique(np.geomspace(1, trials, 200).astype(int))
+    ranks = np.unique(np.geomspace(1, trials, _RANKS).astype(int))
     found = []
     for sign in (1, -1):
         unlikely, likely = (np.sort(sign * s) for s in scores[::sign])
+        # Where the best threshold is, among the rare of one world or of the other, is not known beforehand.
         thresholds = np.unique(np.concatenate([unlikely[-ranks], likely[-ranks]]))
         hits, alarms = (trials - np.searchsorted(s, thresholds) for s in (likely, unlikely))
         bounds = lower_bound(hits, alarms, trials, delta=delta, alpha=alpha)
@@ -627,6 +650,7 @@ def _measure(
     games = np.concatenate(list(batches(_choosing(trials), 1)), axis=1)
     weights = np.ones(1)
     if not game.exact:
+        # Trained on one half, threshold chosen on the other: on its own games a trained test looks too good.
         half = games.shape[1] // 2
         weights, games = _train(games[:, :half]), games[:, half:]
     event = choose(games, weights, delta, alpha)

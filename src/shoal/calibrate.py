@@ -23,6 +23,7 @@ from shoal.engine import certify
 from shoal.mechanisms import Mechanism, bounds
 
 _TOLERANCE = 1e-4
+"""How far above the least sigma the one that is returned may be, as a part of it."""
 
 _JAGGED = 2e-4
 """About the height of the steps in which epsilon of any crowd falls with users: looking closer only finds a step."""
@@ -35,6 +36,12 @@ _STEP = math.log(2.0)
 
 _NEAR = 0.02
 """Within this of the target, on a logarithmic scale, a slope says where it is met."""
+
+_FLAT = 0.01
+"""Where epsilon falls more slowly than this power, a slope says nothing."""
+
+_LOOKS, _TRIES = 8, 6
+"""So many looks by coarse laws, and so many by fine ones; then the search that needs no slope takes over."""
 
 
 Point = tuple[float, float]
@@ -92,16 +99,17 @@ class _Target:
         bracket = _expand(ideal, *ends, start)
         if bracket is None:
             return None
+        # To a tenth: any crowd meets the target somewhere else anyway. The slope is more alike.
         x = _narrow(ideal, bracket, 0.1)
         slope = (ideal(x + 0.2) - ideal(x)) / 0.2
         # Any crowd asks for more; coming from above the first looks are cheap, and few.
         here, seen = (-math.inf, math.nan), (math.inf, -math.inf)
         x = min(x + _STEP, ends[1])
-        for _ in range(8):
+        for _ in range(_LOOKS):
             there = (x, coarse(x))
             if math.isfinite(here[0]) and there[0] != here[0]:
                 slope = (there[1] - here[1]) / (there[0] - here[0])
-            if not (math.isfinite(there[1]) and math.isfinite(slope) and slope < -0.01):
+            if not (math.isfinite(there[1]) and math.isfinite(slope) and slope < -_FLAT):
                 return None
             here, way = there, -there[1] / slope
             # between what was met and what was not, and not far from here
@@ -140,6 +148,7 @@ def sigma(
     if not 1e-12 <= width <= 1.0:
         raise ValueError(f"tolerance must lie between 1e-12 and 1, got {width}")
     # A factor of two inside the allowed range, so that sigma / 2 (replace) is allowed as well.
+    # Clamped after the logarithm and back, whose rounding could step outside.
     least, most = 2.0 * _validate.SIGMA_RANGE[0], _validate.SIGMA_RANGE[1]
 
     def at(log_sigma: float) -> Mechanism:
@@ -148,7 +157,7 @@ def sigma(
     def excess(log_sigma: float) -> float:
         return target.excess(at(log_sigma), count)
 
-    # Little noise takes longest to analyse: come from above.
+    # Little noise takes longest to analyse: come from above, from more than most people need.
     ends, start = (math.log(least), math.log(most)), math.log(8.0)
     near = target.nearby(at, count, ends, start)
     bracket = near and _around(excess, near, ends, 0.3 * width)
@@ -185,6 +194,7 @@ def rounds(
         least = target.spent(mechanism, 1, after)
         what = "one round" if after is None else "the rounds so far and one more"
         raise UnreachableError(f"epsilon must be at least {least:.6g}, the cost of {what}, got {target.epsilon}")
+    # Every number of rounds that is looked at is one whose upper bound was computed; the answer is one that met it.
     return _fewest(lambda count: target.excess(mechanism, count, after), 1, _most(mechanism, after), rising=True)
 
 
@@ -268,7 +278,7 @@ def _expand(excess: Callable[[float], float], least: float, most: float, start: 
 def _around(excess: Callable[[float], float], near: Point, ends: Point, margin: float) -> tuple[Point, Point] | None:
     """A bracket of a falling function around 0, found from where a slope says that it is; None if it is not there."""
     (x, slope), here = near, None
-    for _ in range(6):
+    for _ in range(_TRIES):
         there = (x, excess(x))
         if here is not None and (there[1] > 0.0) != (here[1] > 0.0):
             return (there, here) if there[1] > 0.0 else (here, there)
@@ -279,6 +289,7 @@ def _around(excess: Callable[[float], float], near: Point, ends: Point, margin: 
         here, way = there, -there[1] / slope
         if not math.isfinite(way):
             return None
+        # A little beyond where the slope points, so that the other side of the root is seen.
         x = min(max(here[0] + 1.02 * way + math.copysign(margin, way), ends[0]), ends[1])
         if x == here[0]:
             return None
@@ -293,7 +304,7 @@ def _narrow(excess: Callable[[float], float], bracket: tuple[Point, Point], widt
     """
     bad, good = bracket
     weight, stayed = {"bad": 1.0, "good": 1.0}, ""
-    for turn in range(200):
+    for turn in range(200):  # each eighth turn halves the bracket: it ends much sooner
         if abs(good[0] - bad[0]) <= width:
             break
         x = _guess((bad[0], bad[1] * weight["bad"]), (good[0], good[1] * weight["good"]), turn, 0.3 * width)
@@ -334,6 +345,7 @@ def _fewest(
         known: Point = (math.log(first), excess(first))
         if not rising and known[1] <= 0.0:
             return first
+        # By growing factors: numbers range over twelve orders of magnitude.
         n, step = first, 4
         while True:
             further = min(n * step, most)
@@ -348,6 +360,7 @@ def _fewest(
     while high[0] - low[0] > max(1.0, width * low[0]):
         bad, good = (high[1], low[1]) if rising else (low[1], high[1])
         x = math.exp(_guess(bad, good, turn, 0.3 * width))
+        # In turns on the one and the other side of the guess, so that a good guess closes the bracket in two looks.
         middle = min(max(round(x) + (turn % 2 if x > low[0] else 0), low[0] + 1), high[0] - 1)
         there = (math.log(middle), excess(middle))
         # The Illinois rule, as in `_narrow`.
@@ -380,6 +393,7 @@ def _beside(
 
     def at(x: float) -> float:
         number = min(max(round(math.exp(x)), first), most)
+        # A slope that points to a number that was seen means the next one on the other side of the root.
         if number in seen:
             number = min(max(number + (1 if seen[number][1] > 0.0 else -1), first), most)
         if number not in seen:

@@ -50,7 +50,7 @@ class Interval:
         if isinstance(other, Interval):
             raise TypeError(f"two intervals have no order: compare one end of each, as in a.upper {sign} b.upper")
         if isinstance(other, bool) or not isinstance(other, numbers.Real):
-            return NotImplemented  # type: ignore[no-any-return]
+            return NotImplemented  # type: ignore[no-any-return]  # Python then says that the two do not compare
         number = float(other)
         if math.isnan(number):
             raise ValueError("an interval must be compared with a number, got nan")
@@ -95,6 +95,7 @@ def outwards(value: float, spec: str, side: float) -> str:
     text = format(value, spec)
     gap = side * (value - _read(text))
     moved = value
+    # Moved by what rounding took, then twice as far: it ends when the text is on the right side, whatever the format.
     while side * (_read(text) - value) < 0.0:
         moved += side * gap
         gap *= 2.0
@@ -116,6 +117,7 @@ def rounded(value: float, side: str = "up", digits: int = 5) -> str:
     if not math.isfinite(value) or value == 0.0:
         return "0" if value == 0.0 else "inf"
     text = outwards(value, f".{digits - 1}e", 1.0 if side == "up" else -1.0)
+    # Between these people read plain digits, beyond them powers of ten.
     if 1e-4 <= abs(value) < 1e7:
         return f"{decimal.Decimal(text):f}"
     return text.replace("e-0", "e-").replace("e+0", "e+")

@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Literal, TypeVar, get_args, overload
 
-from shoal import _validate
+from shoal import _extras, _validate
 from shoal._validate import Numbers, WholeNumbers
 from shoal.answers import (
     ADVANTAGE,
@@ -66,7 +66,15 @@ def parameter(words: str, *, metavar: str, help: str, default: Any = dataclasses
     return field(default=default, metadata={"words": words, "metavar": metavar, "help": help})
 
 
-_MOVE: dict[str, float] = {"zero-out": 1.0, "replace": 2.0}
+def _told(name: str, value: Any) -> str:
+    """The value of a parameter in a sentence."""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    # More noise is more private, so sigma may be rounded up; a larger rate is less private: it is written in full.
+    return repr(value) if name == "rate" else short(value, 10)
+
+
+MOVE: dict[Adjacency, float] = {"zero-out": 1.0, "replace": 2.0}
 """How far one vector can move under each adjacency, in units of the clipping norm."""
 
 
@@ -89,9 +97,7 @@ class Mechanism:
         self._set("sigma", _validate.sigma(self.sigma))
         _validate.choice("adjacency", self.adjacency, get_args(Adjacency))
         # sigma / 2 must stay in the range too, or a valid sigma would fail for "replace" only later.
-        _validate.sigma(
-            self.sigma / _MOVE[self.adjacency], name="sigma / 2" if self.adjacency == "replace" else "sigma"
-        )
+        _validate.sigma(self.sigma / MOVE[self.adjacency], name="sigma / 2" if self.adjacency == "replace" else "sigma")
 
     def _set(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
@@ -99,7 +105,7 @@ class Mechanism:
     @property
     def scale(self) -> float:
         """s = sigma / (how far the user moves): all that matters of the two."""
-        return self.sigma / _MOVE[self.adjacency]
+        return self.sigma / MOVE[self.adjacency]
 
     # What the engine computes with: a new mechanism defines `_identical`, and the other two where they differ from it.
 
@@ -131,9 +137,8 @@ class Mechanism:
     def settings(self) -> str:
         """The parameters in words."""
         named = [f for f in dataclasses.fields(self) if "words" in f.metadata]
-        named.sort(key=lambda f: f.name == "sigma")  # the noise comes last
-        values = ((f.metadata["words"], getattr(self, f.name)) for f in named)
-        return ", ".join(f"{words} = {repr(v) if 'rate' in words else short(v, 10)}" for words, v in values)
+        named.sort(key=lambda f: f.name == "sigma")  # the noise comes last, though every class inherits it first
+        return ", ".join(f"{f.metadata['words']} = {_told(f.name, getattr(self, f.name))}" for f in named)
 
     def replace(self: Self, **changes: Any) -> Self:
         """A copy with some fields changed.
@@ -255,6 +260,7 @@ class Mechanism:
         >>> print(LocalGaussian(sigma=2.0).statement(delta=1e-5))  # doctest: +ELLIPSIS
         One round of local (σ = 2) is (1.9931, 1e-05)-differentially private for zero-out adjacency, assuming no ...
         """
+        # Not by `or`: an epsilon of 0 is a question, too.
         asked, given = which_asked(epsilon, delta), next(value for value in (delta, epsilon) if value is not None)
         how: dict[str, Any] = {"rounds": rounds, "method": method, "orders": orders, "accuracy": accuracy}
         answer = self.epsilon(delta=given, **how) if asked == "epsilon" else self.delta(epsilon=given, **how)
@@ -287,10 +293,7 @@ class Mechanism:
         `step` is its discretisation of losses. dp_accounting's own composition is not tilted, and below
         delta = 1e-9 its answers can be too small: use `epsilon(rounds=...)` there.
         """
-        step = _validate.real("step", step)
-        if not 0.0 < step <= 1.0:
-            raise ValueError(f"step must be above 0 and at most 1, got {step}")
-        return certify.to_dp_accounting(self._bounds(1).upper, step=step)
+        return _extras.integration("dp_accounting").distribution(self, step=step)
 
     def rdp(
         self, orders: Any, *, rounds: int = 1, direction: Literal["worse", "forward", "reverse"] = "worse"
@@ -350,6 +353,7 @@ class _Crowded(Mechanism):
             return mean
         # Going from zero is one of the moves of "replace" as well.
         worst = Opposite(mean=replace(mean, ratio=Lognormal(scale=self.sigma, rate=mean.ratio.rate)))
+        # Too many users or too little noise for that attack: the identical crowd can really happen, too.
         return worst if worst.is_felt else mean
 
 
@@ -433,6 +437,7 @@ class SubsampledShuffle(_Crowded):
         self._set("sample", _validate.users("sample", self.sample))
         if self.sample > self.users:
             raise ValueError(f"sample must be at most users ({self.users}), got {self.sample}")
+        # The identical crowd's law has the sample as a coin of this rate, which has limits of its own.
         _validate.rate(self.sample / self.users, name="sample / users")
         _validate.choice("crowd", self.crowd, get_args(Crowd))
 
@@ -522,6 +527,7 @@ def from_dict(data: Mapping[str, Any]) -> Mechanism:
     cls = MECHANISMS[name]
     fields = {k: v for k, v in data.items() if k != "mechanism"}
     known = {f.name for f in dataclasses.fields(cls)}
+    # All fields, also those with a default: a default that changes must not change what was written down.
     if set(fields) != known:
         raise ValueError(
             f"{name} must have the fields {', '.join(sorted(known))}, got {', '.join(sorted(map(str, fields)))}"

@@ -84,6 +84,7 @@ def draw_panels(panels: Sequence[Panel], path: str | Path, *, note: str = "") ->
                                      layout="constrained", squeeze=False)  # fmt: skip
         notes = [note] if note else []
         for axes, panel in zip(every[0], panels, strict=True):
+            # Names at the ends need room on the right, a legend hides what is under it: ends where they can be had.
             lines = _merged(_above(panel))
             named = _end_together(lines)
             for i, line in enumerate(lines):
@@ -133,6 +134,7 @@ def _has_band(line: Line) -> bool:
     return (
         line.top is None
         and line.lower is not None
+        # A twentieth is about the width of a line.
         and any(u > 1.05 * low for u, low in zip(line.upper, line.lower, strict=True))
     )
 
@@ -187,6 +189,7 @@ def _name_ends(axes: Any, lines: Sequence[Line]) -> None:
         ends.append((float(min(max(place[1], lowest), highest) - lowest) / height, i, line, line.upper[last]))
     ends.sort(key=lambda end: end[0])
     rows = [1 + line.label.count("\n") for _, _, line, _ in ends]
+    # A line of text takes about this part of the height, with some room around it.
     spots = _apart([end[0] for end in ends], [0.058 * n for n in rows])
     for spot, (_, i, line, value) in zip(spots, ends, strict=True):
         colour = _look(line, i)[0]
@@ -200,6 +203,7 @@ def _name_ends(axes: Any, lines: Sequence[Line]) -> None:
 def _apart(wanted: Sequence[float], sizes: Sequence[float]) -> list[float]:
     """Places as near as possible to those wanted (which rise), so that labels of these sizes do not touch."""
     places = list(wanted)
+    # Neighbours that touch push each other apart, until none do; a few dozen turns are enough for a few labels.
     for _ in range(200):
         moved = False
         for i in range(len(places) - 1):
@@ -223,8 +227,10 @@ def _scale(axes: Any, name: str, panel: Panel, values: Sequence[float]) -> None:
         return
     getattr(axes, f"set_{name}scale")("log")
     low, high = min(values), max(values)
+    # One notation for all ticks: plain numbers while they are short, else powers of ten.
     powers = not (low >= 1e-4 and high < 1e7)
     axis.set_major_formatter(ticker.FuncFormatter(lambda value, _: tick(value, powers=powers)))
+    # Within one decade the powers of ten alone would be one tick or two.
     short = high / low < 12.0
     axis.set_minor_locator(ticker.LogLocator(base=10.0, subs=(2.0, 3.0, 5.0) if short else range(2, 10)))
     axis.set_minor_formatter(ticker.FuncFormatter(lambda value, _: tick(value, powers=powers) if short else ""))
@@ -305,7 +311,7 @@ def check(path: str | Path) -> Path:
 def _pyplot() -> Any:
     import matplotlib
 
-    matplotlib.use("Agg")
+    matplotlib.use("Agg")  # files only: a machine without a screen will do
     from matplotlib import pyplot
 
     return pyplot

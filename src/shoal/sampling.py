@@ -13,7 +13,7 @@ as adding or removing the record.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shoal import _validate
@@ -65,8 +65,10 @@ class PoissonSampling(_Central):
         self._set("rate", _validate.rate(self.rate))
 
     def _identical(self) -> Round:
+        # Without sampling a replaced record is one Gaussian report of twice the distance, which has closed forms.
         if self.adjacency == "zero-out" or self.rate == 1.0:
             return Identical(ratio=Lognormal(scale=self.scale), users=1, weight=self.rate)
+        # Nothing stands in the place of a record that is not drawn: one pair for losses of both signs.
         return Worst(swap=Swap(scale=self.sigma, rate=self.rate, here=1.0, there=-1.0, other=0.0), stand_in=0.0)
 
 
@@ -108,6 +110,7 @@ class FixedBatch(_Central):
         return Swap(scale=self.sigma, rate=self.rate, here=1.0, there=there, other=-1.0)
 
     def _above(self) -> Round:
+        # A batch of all records is no sample; for losses below 0 the worst stand-in is where the record is in P.
         return self._opposite() if self.rate == 1.0 else Worst(swap=self._swap(), stand_in=1.0)
 
     def _identical(self) -> Round:
@@ -143,7 +146,7 @@ class RandomAllocation(_Central):
     steps: int = parameter("steps an epoch", metavar="T", help="Steps in an epoch.")
     picks: int = parameter("picks", metavar="K", help="Steps of an epoch that a record is in.", default=1)
     epochs: int = parameter("epochs", metavar="E", help="Epochs in a round.", default=1)
-    persistent: bool = field(default=False, metadata={"words": "same picks"})
+    persistent: bool = parameter("same picks", metavar="", help="The same picks in every epoch.", default=False)
 
     label: ClassVar[str] = "allocation"
 
@@ -161,6 +164,7 @@ class RandomAllocation(_Central):
     def _bounds(self, count: int) -> Bounds:
         scale = self.sigma / math.sqrt(self.epochs) if self.persistent else self.sigma
         rounds = count if self.persistent else count * self.epochs
+        # Blocks whose sizes differ by at most one: `more` of them have one step more.
         size, more = divmod(self.steps, self.picks)
         blocks = ((size, self.picks - more), (size + 1, more))
         upper: Parts = tuple(
@@ -170,6 +174,7 @@ class RandomAllocation(_Central):
         )
         if self.picks in (1, self.steps):
             return Bounds(upper=upper, identical=upper, opposite=upper)
+        # Two attacks: with large scores clipped, and as they are. Which is better depends on noise and picks.
         fine, far = (
             Allocation(scale=scale, steps=self.steps, picks=self.picks, clipped=clipped) for clipped in (True, False)
         )
@@ -209,12 +214,14 @@ class ShuffledEpochs(_Central):
     def _bounds(self, count: int) -> Bounds:
         rounds = count * self.epochs
         report = ((Identical(ratio=Lognormal(scale=self.scale), users=1), rounds),)
+        # One batch of all records: nothing is hidden, and the report is exact.
         if self.steps == 1:
             return Bounds(upper=report, identical=report, opposite=report)
         largest = Maximum(scale=self.sigma, steps=self.steps)
         if self.adjacency == "replace":
             found: Round = Identical(ratio=Lognormal(scale=self.scale), users=self.steps)
             return Bounds(upper=report, identical=((found, rounds),), opposite=((largest, rounds),))
+        # The likelihood ratio itself, where it can be had: for one epoch, and noise that it is made for.
         sums = Opposite(mean=Identical(ratio=Lognormal(scale=self.sigma), users=self.steps))
         other: Round = sums if sums.is_felt and rounds == 1 else largest
         return Bounds(upper=report, identical=((largest, rounds),), opposite=((other, rounds),))

@@ -27,10 +27,9 @@ from scipy import special
 
 from shoal import _validate
 from shoal.interval import Interval, rounded, short
-from shoal.mechanisms import Adjacency, LocalGaussian, Shuffle
+from shoal.mechanisms import MOVE, Adjacency, LocalGaussian, Shuffle
 from shoal.paper.composition import optimal_composition
 
-_MOVES: dict[Adjacency, float] = {"zero-out": 1.0, "replace": 2.0}
 _WIDE = 1e4
 """From this width on epsilon is bracketed without computing delta."""
 
@@ -140,10 +139,12 @@ def gaussian_epsilon(width: float, delta: float) -> Interval:
     if most > _WIDE:
         # Phi at these places: below delta by rounding for the upper end, above it for the lower one.
         upper = most * (0.5 * most - float(special.ndtri(small * (1.0 - _SLACK)))) * (1.0 + _SLACK)
+        # From below the second term of delta counts: e^eps Phi(-r/2 - eps/r) is less than 0.8 / r there.
         place = small + 0.8 / least
         lower = least * (0.5 * least - float(special.ndtri(place))) * (1.0 - _SLACK) if place < 1.0 else 0.0
         return Interval(lower=max(0.0, lower) if lower < math.inf else 0.0, upper=upper)
     low, high = _validate.SIGMA_RANGE
+    # Noise beyond what a mechanism may have counts as the least or the most of it, on the safe side of each end.
     ends = (LocalGaussian(sigma=min(max(1.0 / w, low), high) if w > 0.0 else high) for w in (least, most))
     below, above = (m.epsilon(delta=small) for m in ends)
     return Interval(lower=below.lower if width * high > 1.0 else 0.0, upper=above.upper)
@@ -177,7 +178,7 @@ def gaussian(
     small, count = _validate.delta(delta), _validate.rounds(rounds)
     crowd = None if users is None else _validate.users("users", users)
     rows = []
-    for adjacency, move in _MOVES.items():
+    for adjacency, move in MOVE.items():
         width = move * math.sqrt(count) * (norm / std) if std > 0.0 else math.inf
         alone = gaussian_epsilon(width, small)
         rows.append(Protection(users=None, adjacency=adjacency, epsilon=alone))
@@ -193,11 +194,12 @@ def gaussian(
 def _shuffled(sigma: float, adjacency: Adjacency, users: int, delta: float, rounds: int, alone: Interval) -> Interval:
     """Epsilon behind a shuffler, never above the local one: shuffling is post-processing."""
     low, high = _validate.SIGMA_RANGE
-    if sigma < _MOVES[adjacency] * low:
+    # So little noise hides nothing in any crowd: the local guarantee is all there is.
+    if sigma < MOVE[adjacency] * low:
         return Interval(lower=0.0, upper=alone.upper)
     # Less noise than there is is never more private; rounding of sigma goes the same way.
     counted = min(sigma * (1.0 - _SLACK), high)
-    found = Shuffle(users=users, sigma=max(counted, _MOVES[adjacency] * low), adjacency=adjacency).epsilon(
+    found = Shuffle(users=users, sigma=max(counted, MOVE[adjacency] * low), adjacency=adjacency).epsilon(
         delta=delta, rounds=rounds
     )
     lower = found.lower * (1.0 - 1e-9) if sigma <= high else 0.0
@@ -276,6 +278,7 @@ def nvflare_svt(
         if value <= 0.0:
             raise ValueError(f"{name} must be positive, got {value}")
     sent = math.ceil(part * size) * count
+    # The sum is always true; the optimal composition is better, and takes too long for millions.
     released = sent * each
     if sent <= 10**6:
         released = min(released, optimal_composition(epsilon=each, delta=0, rounds=sent, delta_total=small))

@@ -1,5 +1,6 @@
 """The command: tables, JSON, pictures, help that teaches, and refusals with exit code 2."""
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -459,6 +460,25 @@ def test_fields_of_a_new_mechanism_are_checked(echo, words, message):
 def test_a_mechanism_that_is_not_public_is_not_offered(monkeypatch):
     monkeypatch.setitem(MECHANISMS, "Echo", Echo)
     assert "echo" not in options.kinds()
+
+
+def test_every_field_has_its_option():
+    """But for those that say what is asked, which are options of their own."""
+    for cls in options.kinds().values():
+        assert {*options.fields(cls), "adjacency", "crowd"} >= {f.name for f in dataclasses.fields(cls)}
+    words = ("epsilon", "allocation", "--steps", 100, "--picks", 1, "--epochs", 4, "--sigma", 2, "--delta", "1e-5")
+    m = shoal.RandomAllocation(steps=100, picks=1, epochs=4, sigma=2.0)
+    for more, persistent, said in ((), False, "no"), (("--persistent",), True, "yes"):
+        (row,) = rows(*words, *more)
+        assert row["epsilon"]["upper"] == m.replace(persistent=persistent).epsilon(delta=1e-5).upper
+        assert f"same picks = {said}" in " ".join(run(*words, *more).stdout.split())
+
+
+def test_options_of_a_command_keep_their_help():
+    """Also those that may be left out, beside the options of a mechanism (Python 3.10 hides them from typer)."""
+    text = " ".join(run("epsilon", "--help").stdout.split())
+    assert re.search(r"--crowd [<\[]identical\|any\|both[>\]] What the others hold", text)
+    assert "--plot FILE Also draw a picture" in text
 
 
 def test_the_first_page_names_every_mechanism():

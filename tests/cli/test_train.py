@@ -16,6 +16,7 @@ from helpers import run
 from shoal import ShuffledCheckIn
 from shoal.cli import live
 from shoal.cli.recipes import PRESETS
+from shoal.interval import rounded
 
 SHORT = ["--users", 400, "--rate", 0.5, "--sigma", 3, "--rounds", 6, "--evaluate-every", 2, "--checkpoint-every", 2]
 
@@ -85,6 +86,12 @@ def test_other_protocols(words, expected, tmp_path):
     found = json.loads(result.stdout)
     assert expected in found["mechanism"]["mechanism"].lower()
     assert all(value is None or value > 0 for value in found["epsilon"].values())
+    first = rounded(next(iter(found["epsilon"].values())))  # the guarantee, for any crowd
+    assert f" are ({first}, " in found["guarantee"]
+    assert "identical" not in found["guarantee"]
+    if expected == "local":  # once is enough
+        again = json.loads(run("train", *words, *given, "--out", tmp_path / "seeded", "--seed", 1).stdout)
+        assert again["guarantee"] is None  # who knows the seed can subtract the noise
 
 
 BAD = [

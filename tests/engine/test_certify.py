@@ -312,15 +312,6 @@ def test_the_tradeoff_curve_is_no_worse_than_epsilon_and_delta_say() -> None:
         assert fpr <= found.lower <= math.exp(0.5) * fpr + delta
 
 
-def test_export_to_dp_accounting() -> None:
-    mean = described(1000, 1.0)
-    exported = certify.to_dp_accounting(((mean, 1),))
-    for rounds in (1, 10):
-        ours = epsilon(mean, 1e-6, rounds)
-        theirs = exported.self_compose(rounds).get_epsilon_for_delta(1e-6)
-        assert ours.lower <= theirs <= ours.upper * 1.001
-
-
 def test_scales_out_of_range_get_the_local_guarantee() -> None:
     mean = described(100, 0.05)
     found = epsilon(mean, 1e-6)

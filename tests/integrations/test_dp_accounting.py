@@ -11,7 +11,7 @@ from dp_accounting import NeighboringRelation
 from dp_accounting.pld import PLDAccountant
 
 import shoal
-from shoal.integrations.dp_accounting import ShoalDpEvent, ShuffleAccountant, event
+from shoal.integrations.dp_accounting import ShoalDpEvent, ShuffleAccountant, distribution, event
 
 CHECK_IN = shoal.ShuffledCheckIn(users=60_000, rate=0.1, sigma=5.0, crowd="identical")
 MECHANISMS = [
@@ -256,6 +256,15 @@ def test_calibration_of_a_gaussian_event_works_with_the_default_bracket():
 
 
 # --- what is refused ------------------------------------------------------------------------------
+
+
+def test_a_distribution_is_from_above_and_composes():
+    mechanism = shoal.Shuffle(users=1_000, sigma=1.0, crowd="identical")
+    for rounds in (1, 10):
+        ours = mechanism.epsilon(delta=1e-6, rounds=rounds)
+        theirs = distribution(mechanism).self_compose(rounds).get_epsilon_for_delta(1e-6)
+        assert ours.lower <= theirs <= ours.upper * 1.001
+        assert mechanism.pld().self_compose(rounds).get_epsilon_for_delta(1e-6) == theirs
 
 
 def test_unsupported_events_are_refused_with_the_reason_and_change_nothing():

@@ -72,6 +72,7 @@ def show(
         return
     _table(quantity, query.first, rows)
     for crowd, _ in query.variants:
+        # One sentence a crowd, for the last row: the most rounds, which is what people ask for.
         last = [row for row in rows if row["crowd"] == crowd][-1]
         shown.say(last["guarantee"])
         if "caution" in last:
@@ -88,6 +89,7 @@ def _rows(quantity: Quantity, query: Query, crowd: str | None, m: Mechanism, val
     for count, answer in zip(query.rounds, answers, strict=True):
         said = m.stated(quantity.name, value, answer, count, query.method, query.accuracy)
         row = {"crowd": crowd, "rounds": count, quantity.at: value, quantity.name: shown.interval(answer)}
+        # Only of epsilon: what others would claim is an epsilon.
         caution = m.caution(delta=value, epsilon=answer, rounds=count) if quantity is EPSILON else ""
         told = {"guarantee": said.sentence(), "plain": said.plain(), **({"caution": caution} if caution else {})}
         rows.append({**row, **told})
@@ -145,7 +147,7 @@ def _picture(quantity: Quantity, query: Query, given: list[float], file: Path) -
 def _down_to_the_floor(m: Mechanism, rounds: int, given: list[float], count: int) -> list[float]:
     """Epsilons over the span of those given, but not where delta is below the floor; from 0 if it is everywhere."""
     with shown.busy(m):
-        last = m.epsilon(delta=FLOOR, rounds=rounds, accuracy=0.01).upper
+        last = m.epsilon(delta=FLOOR, rounds=rounds, accuracy=0.01).upper  # the end of an axis: a hundredth will do
     inside = [e for e in given if e <= last]
     ends = [*inside, last] if len(inside) < len(given) else inside
     return parse.evenly_spaced(ends if min(ends) < max(ends) or inside else [0.0, last], count)
@@ -162,6 +164,7 @@ def _around(field: str, query: Query, deltas: list[float], file: Path) -> Path:
     """A line for each crowd, delta and number of rounds; the value that was given is among the points."""
     lines = []
     for crowd, m in query.variants:
+        # Each point is another mechanism, of which nothing is kept from the one before: fewer points.
         x = values(m, field, min(25, parse.points_for(crowd)))
         for delta in deltas:
             for count in query.rounds:

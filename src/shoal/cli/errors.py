@@ -34,6 +34,7 @@ def told(function: Callable[..., None]) -> Callable[..., None]:
         with _wide_brackets_noted():
             try:
                 function(*args, **kwargs)
+            # What users can put right. TypeError is not among them: from a command line only strings arrive.
             except OSError as error:
                 named = error.filename is not None and error.strerror is not None
                 refuse(f"{str(error.filename)!r} cannot be used: {error.strerror}" if named else str(error))
@@ -63,6 +64,7 @@ def _wide_brackets_noted() -> Iterator[None]:
             typer.echo(warnings.formatwarning(message, category, filename, lineno), err=True, nl=False)
 
     with warnings.catch_warnings():
+        # One each, however many points of a curve give the same.
         warnings.filterwarnings("once", message="accuracy .* was not reached")
         warnings.showwarning = keep
         try:

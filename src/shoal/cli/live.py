@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import time
@@ -14,7 +15,10 @@ from shoal._extras import MissingExtraError
 from shoal.cli import show
 
 if TYPE_CHECKING:
+    from shoal.answers import Statement
     from shoal.learning import Config, Dataset, Plan, Records, Row, Run
+    from shoal.learning.figures import Report
+    from shoal.mechanisms import Mechanism
 
 
 def say_plan(config: Config, found: Plan) -> None:
@@ -55,8 +59,9 @@ def say_time(config: Config, data: Dataset | Records, found: Plan | None, as_jso
     from shoal.learning.training import Run
 
     run = Run(config, data)
-    run.step()
+    run.step()  # the first one is slow: memory, threads, compiled kernels
     began, rounds = time.perf_counter(), 0
+    # Two seconds are enough to tell minutes from hours.
     while rounds < 20 and time.perf_counter() - began < 2.0:
         result = run.step()
         rounds += 1
@@ -201,26 +206,18 @@ def finish(folder: Path, as_json: bool) -> None:
         missing = str(error)
     last, config = found.rows[-1], found.config
     at_end = {label: values[-1] for label, values in found.epsilons.items()}
+    told = None
+    if config.private:  # who knows a seed can subtract the noise: nothing is claimed then
+        told = _stated(config.mechanism, config.delta, next(iter(at_end.values())), last.spent).sentence()
     if as_json:
-        epsilon = {k: (v if v != float("inf") else None) for k, v in zip(found.keys, at_end.values(), strict=True)}
-        show.emit_json(
-            {
-                "folder": str(folder),
-                "round": last.round,
-                "rounds_paid_for": last.spent,
-                "accuracy": last.accuracy,
-                "delta": config.delta,
-                "private": config.private,
-                "mechanism": config.mechanism.to_dict(),
-                "epsilon": epsilon,
-                "plots": [str(p) for p in pictures],
-            }
-        )
+        show.emit_json({**_as_data(found), "folder": str(folder), "guarantee": told, "plots": list(map(str, pictures))})
         return
     show.say(f"\nAfter round {last.round:,}: accuracy {last.accuracy:.2%} on test images.")
     title = f"δ = {show.plain(config.delta)}, {config.mechanism.adjacency} adjacency"
     cells = [[name, show.rounded(value)] for name, value in at_end.items()]
     show.table(title, ["accountant (crowd)", "ε ≤"], cells)
+    if told is not None:
+        show.say(told)
     if last.spent > last.round:
         show.say(
             f"Of {last.spent:,} rounds paid for, {last.spent - last.round:,} are counted twice: the run was stopped, "
@@ -235,3 +232,26 @@ def finish(folder: Path, as_json: bool) -> None:
         show.say_where(picture)
     if missing:
         show.say(f"No pictures: {missing}")
+
+
+def _stated(mechanism: Mechanism, delta: float, epsilon: float, rounds: int) -> Statement:
+    """The first accountant's answer, which is the guarantee: it assumes nothing about other users."""
+    from shoal.interval import Interval
+
+    m = mechanism.replace(crowd="any") if hasattr(mechanism, "crowd") else mechanism
+    return m.stated("epsilon", delta, Interval(lower=0.0, upper=epsilon), rounds)
+
+
+def _as_data(found: Report) -> dict[str, Any]:
+    """A run's end for programs; an infinite epsilon is None."""
+    last, config = found.rows[-1], found.config
+    ends = (values[-1] for values in found.epsilons.values())
+    return {
+        "round": last.round,
+        "rounds_paid_for": last.spent,
+        "accuracy": last.accuracy,
+        "delta": config.delta,
+        "private": config.private,
+        "mechanism": config.mechanism.to_dict(),
+        "epsilon": {key: value if value < math.inf else None for key, value in zip(found.keys, ends, strict=True)},
+    }

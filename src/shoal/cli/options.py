@@ -14,7 +14,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -184,9 +184,15 @@ def _parameters(function: Callable[..., None]) -> list[inspect.Parameter]:
     """The parameters with their annotations as objects, in any order of defaults."""
     hints = get_type_hints(inspect.unwrap(function), include_extras=True)
     return [
-        p.replace(annotation=hints[p.name], kind=inspect.Parameter.KEYWORD_ONLY)
+        p.replace(annotation=_unwrapped(hints[p.name]), kind=inspect.Parameter.KEYWORD_ONLY)
         for p in inspect.signature(function).parameters.values()
     ]
+
+
+def _unwrapped(hint: Any) -> Any:
+    """Python 3.10 wraps what has the default None once more, `Optional[Annotated[...]]`, and typer sees no option."""
+    inner = [one for one in get_args(hint) if get_origin(one) is Annotated]
+    return inner[0] if get_origin(hint) is not Annotated and inner else hint
 
 
 def _with_parameters(
@@ -238,12 +244,14 @@ def _options(offer: Offer) -> list[inspect.Parameter]:
     for label, cls in kinds().items():
         for f in dataclasses.fields(cls):
             every.setdefault(f.name, {})[label] = f
+    # What a mechanism is about comes first, the noise that all share last.
     order = sorted(every, key=lambda name: name == "sigma")
     return [_option(name, every[name]) for name in order if name in offered]
 
 
 def _option(name: str, owners: dict[str, dataclasses.Field[Any]]) -> inspect.Parameter:
     """The option of a field; its help names the mechanisms that have the field, unless all do."""
+    # The same name may mean two things: a rate of checking in, and one of sampling. Each meaning names its mechanisms.
     meanings: dict[str, list[str]] = {}
     for label, field in owners.items():
         meanings.setdefault(field.metadata["help"].removesuffix("."), []).append(label)

@@ -14,6 +14,7 @@ def numbers(name: str, text: str) -> list[float | int]:
 
 _RANGE = re.compile(r"(\d[\d_]*(?:[eE]\d+)?)-(\d[\d_]*(?:[eE]\d+)?)(?:([:@])(\d[\d_]*))?")
 _MOST_VALUES = 10_000
+"""More rows nobody reads, and each takes its time."""
 
 
 def whole_numbers(name: str, text: str) -> list[int]:
@@ -28,6 +29,7 @@ def whole_numbers(name: str, text: str) -> list[int]:
     for part in (p.strip() for p in text.split(",")):
         found = _RANGE.fullmatch(part)
         if not found:
+            # A hyphen that is no sign and no exponent was meant for a range.
             if "-" in part[1:] and "e-" not in part.lower():
                 raise ValueError(f"{name} must be a range such as 1-7, 100-1000:100 or 1-5540@50, got {part!r}")
             result.append(_validate.rounds(number(name, part), name))

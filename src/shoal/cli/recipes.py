@@ -51,6 +51,7 @@ AUTO = "auto"
 
 def choose(preset: str, given: dict[str, Any], epsilon: str | None) -> dict[str, Any]:
     """The preset's settings, those of the network, and what was given, the later before the earlier."""
+    # What was typed counts before what a network needs, and that before the preset.
     told = {k: v for k, v in given.items() if v is not None}
     chosen = {"sigma": None, "rate": None, **PRESETS[preset], **told}
     recipe = RECIPES.get(chosen["network"], {})
@@ -65,6 +66,7 @@ def choose(preset: str, given: dict[str, Any], epsilon: str | None) -> dict[str,
             raise ValueError("epsilon must be given for rounds or rate to be chosen: add --epsilon")
         if chosen["sigma"] is None:
             raise ValueError("epsilon or sigma must be given: add --epsilon")
+    # An epsilon takes the place of the preset's sigma, not of one that was typed.
     elif "sigma" not in told:
         chosen["sigma"] = None
     return chosen
@@ -84,6 +86,7 @@ def configure(
     delta = _validate.delta(number("delta", chosen["delta"]))
     budget = None if epsilon is None else _validate.epsilon(number("epsilon", epsilon))
     found = None
+    # A budget without noise asks for a plan; a budget with noise asks how many rounds that allows.
     if budget is not None and chosen["sigma"] is None:
         auto_rate = chosen["rate"] == AUTO
         with show.busy(m):
@@ -150,4 +153,5 @@ def _learning_rate(chosen: dict[str, Any], m: Mechanism, users: int, rounds: int
 
     if chosen["learning_rate"] is not None:
         return float(chosen["learning_rate"])
+    # Four digits: the number stands in the configuration, to be read and typed again.
     return float(f"{linear_rate(m, users=users, rounds=rounds, clip=chosen['clip']):.4g}")

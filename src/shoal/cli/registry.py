@@ -23,6 +23,7 @@ _COMMON: dict[str, Any] = {
 }
 
 
+# Typer's minor versions differ in what they say and how; the tests hold for all of them because of what follows.
 # Newer versions of typer bring their own click, older ones need the package: the one that commands are made of.
 _CLICK = TyperCommand.__mro__[1].__module__.rpartition(".")[0]
 _BaseFormatter: Any = importlib.import_module(f"{_CLICK}.formatting").HelpFormatter

@@ -39,6 +39,7 @@ def write(parts: Sequence[Part], folder: Path, *, redo: str = "") -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
     sections = []
+    # The page holds its pictures and data itself; the files beside it are for other documents.
     for part in parts:
         pictures = [_drawn(part, folder / f"{part.name}.{ending}") for ending in ("png", "svg")]
         data = folder / f"{part.name}.csv"
@@ -64,6 +65,7 @@ def cell(column: Column, value: float | None, digits: int = 5) -> str:
     """A value for people: bounds rounded outwards, the paper's numbers to its five decimals."""
     if value is None:
         return "–"
+    # The paper's own numbers are shown as it prints them; bounds of ours are rounded to their safe side.
     if column.side == "given":
         return f"{value:.1%}" if column.key.startswith("accuracy") else f"{value:,}"
     if column.side == "nearest":

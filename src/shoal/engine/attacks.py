@@ -16,10 +16,13 @@ the record 1 or 0). Every batch sums to -b plus what the record adds in its own:
 1) but for one, in a place drawn at random, which is N(2r, 1) with the record and N(r, 1) without it. The attacker
 looks at the largest output: `P(max <= c) = Phi(c)^(t-1) Phi(c - 2r)`.
 
-*Errors.* All masses are sums of positive terms. Relative errors of one score's masses (differences of Phi, by the tail
-that does not cancel) and of every convolution add up to e; P-masses are taken too small by it, Q-masses too large.
-Cells of both ends that hold less than 1e-60 are left out of sums: leaving out P-mass is safe, and less than 1e-57 of
-Q-mass may be missing, which costs less than 1e-15 while eps is at most `epsilon_max` = 90.
+*Errors.* All masses are sums of positive terms.
+
+1. Relative errors of one score's masses (differences of Phi, by the tail that does not cancel) and of every
+   convolution add up to e; P-masses are taken too small by it, Q-masses too large.
+2. Cells of both ends that hold less than 1e-60 are left out of sums: leaving out P-mass is safe, and less than 1e-57 of
+   Q-mass may be missing, which costs less than 1e-15 while eps is at most `epsilon_max` = 90.
+3. Cells of the maximum whose masses cancel are not looked at: no test is about them. The others are known to 1e-9.
 """
 
 from __future__ import annotations
@@ -42,6 +45,8 @@ _SPAN = 12.0
 """Outputs are clipped to this many deviations beyond the places where they can have their mean."""
 
 _TRIM = 1e-60
+"""What each end of a sum may lose (error 2)."""
+
 _CELLS = 12_000
 """The most lattice points that a sum of scores may spread over."""
 
@@ -49,15 +54,20 @@ _FINE = 0.3
 """Scores are rounded to this part of their deviation, if the sum has room for it."""
 
 _MISSING = 1e-15
+"""What error 2 costs in all, at any eps that is claimed."""
 
 _EXACT = 1e-9
-"""Cells of the maximum whose masses are not known to this relative error are left out of the test."""
+"""Cells of the maximum whose masses are not known to this relative error are left out of the test (error 3)."""
+
+_CLIPS = np.arange(8.0, 2.0, -1.0)
+"""Deviations above the mean of a marked output at which scores may be clipped: from hardly felt to strong."""
 
 
 def _masses(cuts: FloatArray, mean: float) -> tuple[FloatArray, float]:
     """Masses of the cells between rising cuts, and beyond them, of N(mean, 1), and their relative error."""
     z = cuts - mean
     below, above = special.ndtr(z), special.ndtr(-z)
+    # error 1: each difference by the tail in which both of its terms are small.
     inner = np.where(z[1:] <= 0.0, np.diff(below), -np.diff(above))
     size = np.maximum(np.minimum(below[1:], above[:-1]), 1e-300)
     error = float(np.max(size * (2.0 + z[1:] ** 2) / np.maximum(inner, 1e-300), initial=2.0 + _SPAN**2))
@@ -70,6 +80,7 @@ def _pair(p: FloatArray, q: FloatArray, error: float, side: Side, direction: Dir
     there = (top > 0.0) & (base > 0.0)
     sign = 1.0 if side == "upper" else -1.0
     lost = float(top[base <= 0.0].sum()) if side == "upper" else 0.0
+    # error 1
     top, base = top[there] * (1.0 + sign * error), base[there] * (1.0 - sign * error)
     loss = np.log(top) - np.log(base)
     order = np.argsort(loss)
@@ -137,6 +148,7 @@ def _sums(attack: Allocation) -> tuple[FloatArray, FloatArray, float]:
     rest = _power(quiet, attack.steps - attack.picks)
     q, p = rest.times(_power(quiet, attack.picks)), rest.times(_power(marked, attack.picks))
     start, stop = min(p.start, q.start), max(p.stop, q.stop)
+    # error 1: that of one score once for each step, and that of the convolutions
     total = error * attack.steps + max(p.error, q.error)
     return p.between(start, stop), q.between(start, stop), math.expm1(total * (1.0 + 1e-6))
 
@@ -160,6 +172,7 @@ class _Lattice:
 
     def times(self, other: _Lattice) -> _Lattice:
         mass = np.convolve(self.mass, other.mass)
+        # error 2
         low = int(np.searchsorted(np.cumsum(mass), _TRIM))
         high = len(mass) - int(np.searchsorted(np.cumsum(mass[::-1]), _TRIM))
         error = self.error + other.error + (min(len(self.mass), len(other.mass)) + 8.0) * UNIT
@@ -187,10 +200,11 @@ def _scores(attack: Allocation) -> tuple[_Lattice, _Lattice, float]:
         found: FloatArray = np.logaddexp(math.log1p(-q), math.log(q) + r * (z - 0.5 * r))
         return found
 
+    # A look at the score's law, to choose a lattice: nothing of it enters the masses.
     z = np.linspace(low, high, 4001)
     quiet, marked = (panels.normal_density(z - mean) * (z[1] - z[0]) for mean in (0.0, r))
     # Large scores are clipped where the sum would otherwise spread over too many points.
-    for clip in (high, *(r + np.arange(8.0, 2.0, -1.0))) if attack.clipped else (high,):
+    for clip in (high, *(r + _CLIPS)) if attack.clipped else (high,):
         values = score(np.minimum(z, clip))
         mean = float(values @ quiet)
         deviation = math.sqrt(float((values - mean) ** 2 @ quiet))
@@ -203,6 +217,7 @@ def _scores(attack: Allocation) -> tuple[_Lattice, _Lattice, float]:
     bounds = (np.arange(first, last) + 0.5) * step
     inside = np.expm1(bounds - math.log1p(-q))
     cuts = np.log(np.maximum(inside, 1e-300) * (1.0 - q) / q) / r + 0.5 * r
+    # Lattice points that no output reaches, or only clipped ones, are put together with the first or the last.
     keep = (cuts > low) & (cuts < high)
     first, cuts = first + int(np.argmax(keep)), cuts[keep]
     (one, error), (other, more) = (_masses(cuts, mean) for mean in (0.0, r))
@@ -236,7 +251,7 @@ class Maximum(_Attack):
         r = 1.0 / self.scale
         cuts = np.linspace(-_SPAN, 2.0 * r + _SPAN, 8 * half + 1)
         (p, one), (q, other) = (_largest(cuts, self.steps, place) for place in (2.0 * r, r))
-        sure = np.maximum(one, other) < _EXACT
+        sure = np.maximum(one, other) < _EXACT  # error 3
         return _pair(p[sure], q[sure], _EXACT, side, direction, 0.0)
 
     def test_error(self, half: int, budget: float) -> tuple[float, float]:
@@ -251,6 +266,7 @@ def _largest(cuts: FloatArray, steps: int, place: float) -> tuple[FloatArray, Fl
     parts = (steps - 1.0) * special.log_ndtr(cuts), special.log_ndtr(cuts - place)
     log_law = parts[0] + parts[1]
     rise = np.diff(log_law)
+    # By how much log F may be off: a part of itself that grows with the square of the argument.
     wrong = 16.0 * UNIT * (1.0 + (np.abs(cuts) + place) ** 2) * -log_law
     with np.errstate(divide="ignore", invalid="ignore"):
         error = np.where(rise > 0.0, (wrong[1:] + wrong[:-1]) / rise + wrong[1:] + 16.0 * UNIT, math.inf)

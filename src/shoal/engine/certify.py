@@ -16,14 +16,14 @@ import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
-from shoal import _extras, _validate
+from shoal import _validate
 from shoal.engine import gaussian
-from shoal.engine.compose import Composition, Parts, upper_lattice
-from shoal.engine.numeric import DELTA_MIN, DIRECTIONS, EPSILON_MAX, ROUNDS_MAX, UNIT, Direction, FloatArray
+from shoal.engine.compose import Composition, Parts
+from shoal.engine.numeric import DELTA_MIN, DIRECTIONS, EPSILON_MAX, LAW_ROUNDS_MAX, UNIT, Direction, FloatArray
 from shoal.engine.rounds import Round
 from shoal.interval import Interval
 
@@ -42,6 +42,26 @@ _HALVES = (384, 448, 512, 640, 1024, 2048, 4096)
 """Cells to a level of the law, from the coarsest to the finest."""
 
 
+_SPARE = 6.0
+"""Digits between the smallest delta asked for and what may be cut for it."""
+
+_BUDGET_STEP, _BUDGET_MOST = 12.0, -24.0
+"""Budgets are powers of ten in such steps, and none is larger: questions about other deltas share a law."""
+
+_FAR = 64.0
+"""A bracket that is this many times too wide says little about how its width falls."""
+
+_STUCK = 0.8
+"""Twice the cells divide a width by four: if this much is left, something else limits it."""
+
+PARTS = 1e3
+"""How steeply delta falls is read over such a part of eps: a bracket of delta may be wider by as much."""
+
+
+_SMALLEST_DELTA, _SMALLEST_FPR = 1e-12, 1e-6
+"""Budgets of questions whose delta is not known beforehand: as if for one as small as people ask for."""
+
+
 # Rounds that are one plain report
 
 
@@ -57,6 +77,7 @@ def _local_width(parts: Parts) -> float:
     the one report of the user who moved.
     """
     scales = [mean.ratio.scale for mean, _ in parts]
+    # 0: a noise of which no Gaussian is known that is no more private
     if min(scales) == 0.0:
         return math.inf
     squares = [rounds / scale**2 for scale, (_, rounds) in zip(scales, parts, strict=True)]
@@ -84,9 +105,9 @@ def _directions(direction: Ways) -> tuple[Direction, ...]:
 def budget_for(parts: Parts, smallest: float) -> float:
     """Mass that may be cut off a round: a millionth of the smallest delta, shared by the rounds."""
     total = sum(rounds for _, rounds in parts)
-    exponent = math.log10(max(smallest, 1e-100) / total) - 6.0
-    # In few steps, so that questions share a law.
-    return float(10.0 ** min(-24.0, 12.0 * math.floor(exponent / 12.0)))
+    # Below 1e-100 the masses of cells would come near the smallest doubles.
+    exponent = math.log10(max(smallest, 1e-100) / total) - _SPARE
+    return float(10.0 ** min(_BUDGET_MOST, _BUDGET_STEP * math.floor(exponent / _BUDGET_STEP)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,14 +132,15 @@ def _refined(parts: Parts, accuracy: float, answer: Callable[[int], list[_Answer
     best = answer(_HALVES[place])
     excess = max(one.width for one in best) / accuracy
     while excess > 1.0 and place + 1 < len(_HALVES):
-        # Widths fall with the square of the resolution; from a bad start it goes step by step.
-        wanted = _HALVES[place] * (max(1.25, math.sqrt(1.1 * excess)) if excess < 64.0 else 2.0)
+        # Widths fall with the square of the resolution (a tenth more, to be there at once); from a bad start it goes
+        # step by step, because a law costs the square of its cells.
+        wanted = _HALVES[place] * (max(1.25, math.sqrt(1.1 * excess)) if excess < _FAR else 2.0)
         last, place = place, min(max(place + 1, bisect.bisect_left(_HALVES, wanted)), len(_HALVES) - 1)
         finer = answer(_HALVES[place])
         best = [replace(new, interval=_meet(old.interval, new.interval)) for old, new in zip(best, finer, strict=True)]
         before, excess = excess, max(one.width for one in best) / accuracy
-        if excess > 0.8 * before and before < 64.0 and _HALVES[place] >= 2 * _HALVES[last]:
-            break  # something else than the resolution limits the width
+        if excess > _STUCK * before and before < _FAR and _HALVES[place] >= 2 * _HALVES[last]:
+            break
     return [one.interval for one in best]
 
 
@@ -133,7 +155,7 @@ def _worst(intervals: Sequence[Interval]) -> Interval:
 
 def in_range(parts: Parts) -> bool:
     """Whether the law was made for these rounds; elsewhere the local guarantee is all that is claimed."""
-    return all(mean.is_in_range and rounds <= ROUNDS_MAX for mean, rounds in parts)
+    return all(mean.is_in_range and rounds <= LAW_ROUNDS_MAX for mean, rounds in parts)
 
 
 def limited(parts: Parts) -> Parts:
@@ -144,6 +166,7 @@ def limited(parts: Parts) -> Parts:
 def _from_limits(parts: Parts, caps: list[Interval], answer: Callable[[Parts], list[Interval]]) -> list[Interval]:
     """What the limits say of rounds beyond them, if that is all that is wrong with these rounds."""
     within = limited(parts)
+    # Too little noise, or too many rounds: limits on users and noise do not help.
     if within == parts or not in_range(within):
         return caps
     return [
@@ -223,21 +246,23 @@ def deltas(
     caps = [Interval(lower=0.0, upper=interval.upper) for interval in local]
     if not in_range(parts):
         return _from_limits(parts, caps, lambda within: deltas(within, asked, accuracy, direction=direction))
-    budget = budget_for(parts, 1e-12)
+    budget = budget_for(parts, _SMALLEST_DELTA)
 
     def answer(half: int) -> list[_Answer]:
         together = Composition(parts=parts, half=half, budget=budget)
         found = []
         for e, cap in zip(asked, caps, strict=True):
             if e > EPSILON_MAX:
+                # e^eps times a mass is near the end of doubles: the local guarantee is told, as it is.
                 found.append(_Answer(interval=cap, slope=math.inf))
                 continue
             curves = [together.curves(way) for way in ways]
             each = [_ordered(c["lower"].delta(e), c["upper"].delta(e)) for c in curves]
-            here, there = (max(c["upper"].delta(x) for c in curves) for x in (e, 1.001 * e))
-            slope = max(1.0, 1e3 * math.log(here / there)) if 0.0 < there < here else 1.0
-            negligible = here <= 1e-15  # nobody asks for its digits
+            here, there = (max(c["upper"].delta(x) for c in curves) for x in (e, (1.0 + 1.0 / PARTS) * e))
+            slope = max(1.0, PARTS * math.log(here / there)) if 0.0 < there < here else 1.0
+            negligible = here <= DELTA_MIN  # nobody asks for its digits
             bracket = _meet(_worst(each), cap)
+            # A delta that underflowed is no proof of pure differential privacy.
             bracket = Interval(lower=bracket.lower, upper=max(bracket.upper, gaussian.TINY))
             found.append(_Answer(interval=bracket, slope=math.inf if negligible else slope))
         return found
@@ -247,6 +272,7 @@ def deltas(
 
 def advantage(parts: Parts, accuracy: float = ACCURACY) -> Interval:
     """The largest TPR - FPR of any attack: the total variation distance, delta at eps = 0."""
+    # The distance is the same both ways: two brackets of one number.
     forward, reverse = (deltas(parts, [0.0], accuracy, direction=way)[0] for way in DIRECTIONS)
     return _meet(forward, reverse)
 
@@ -268,7 +294,7 @@ def tradeoff(
     caps = [Interval(lower=f, upper=gaussian.power(_local_width(parts), f).upper) for f in asked]
     if not in_range(parts):
         return _from_limits(parts, caps, lambda within: tradeoff(within, asked, accuracy, direction=direction))
-    budget = budget_for(parts, min(1e-6, *asked))
+    budget = budget_for(parts, min(_SMALLEST_FPR, *asked))
 
     def answer(half: int) -> list[_Answer]:
         together = Composition(parts=parts, half=half, budget=budget)
@@ -283,13 +309,14 @@ def tradeoff(
 
 def highest_power(parts: Parts, fpr: float, half: int = 512) -> float:
     """An upper bound on the true positive rate, both ways, for rounds of which only that is known."""
-    together = Composition(parts=parts, half=half, budget=budget_for(parts, min(1e-6, fpr)))
+    together = Composition(parts=parts, half=half, budget=budget_for(parts, min(_SMALLEST_FPR, fpr)))
     cap = gaussian.power(_local_width(parts), fpr).upper
     return max(fpr, min(cap, max(_power_bound(together, way, fpr) for way in DIRECTIONS)))
 
 
 def _power_bound(rounds: Composition, direction: Direction, fpr: float) -> float:
     epsilon, delta = rounds.above(direction).points()
+    # e^700 is near the largest double; a bound above 1 says nothing anyway.
     upper = float(np.min(fpr * np.exp(np.minimum(epsilon, 700.0)) + delta, initial=1.0))
     epsilon, delta = rounds.above(_other(direction)).points()
     upper = min(upper, float(np.min(1.0 - np.exp(-epsilon) * (1.0 - fpr - delta), initial=1.0)))
@@ -310,10 +337,12 @@ def _power(rounds: Composition, direction: Direction, fpr: float) -> Interval:
 def _tests(rounds: Composition, direction: Direction) -> tuple[FloatArray, FloatArray]:
     """False (too large) and true positive rates (too small) that tests and mixtures of tests have."""
     here, there = rounds.curves(direction), rounds.curves(_other(direction))
+    # Masses from below are too small for delta's sake; a false positive rate must be too large.
     factor, extra = rounds.test_error()
     base, top = here["lower"].masses()
     other_base, other_top = there["lower"].masses()
     base, other_base = (mass * factor + extra for mass in (base, other_base))
+    # Never and always, the tests "loss >= L_J", and those of the other direction with their decisions exchanged.
     false = np.clip(np.concatenate([[0.0, 1.0], base, 1.0 - other_top]), 0.0, 1.0)
     true = np.clip(np.concatenate([[0.0, 1.0], top, 1.0 - other_base]), 0.0, 1.0)
     return _hull(false, true)
@@ -321,6 +350,7 @@ def _tests(rounds: Composition, direction: Direction) -> tuple[FloatArray, Float
 
 def _hull(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
     """The concave hull from above of points: what mixtures of tests reach."""
+    # Among tests with one false positive rate the best comes first and hides the others.
     order = np.lexsort((-y, x))
     corners: list[tuple[float, float]] = []
     for point in zip(x[order].tolist(), y[order].tolist(), strict=True):
@@ -334,24 +364,3 @@ def _hull(x: FloatArray, y: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 def _turns_left(a: tuple[float, float], b: tuple[float, float], c: tuple[float, float]) -> bool:
     return (b[0] - a[0]) * (c[1] - a[1]) >= (c[0] - a[0]) * (b[1] - a[1])
-
-
-def to_dp_accounting(parts: Parts, *, step: float = 1e-4, half: int = 1024) -> Any:
-    """A dp_accounting `PrivacyLossDistribution` of rounds, from above ("pessimistic").
-
-    `step` is its value_discretization_interval, which all distributions composed with it must share.
-    Its own composition is not tilted: below delta = 1e-9 use `epsilons`.
-    """
-    _extras.need("a PrivacyLossDistribution needs dp_accounting", "dp-accounting", "dp_accounting")
-    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
-
-    whole = None
-    for mean, rounds in parts:
-        pmfs = []
-        for way in DIRECTIONS:
-            start, masses, infinite = upper_lattice(mean, half, way, step)
-            pmfs.append(pld_pmf.DensePLDPmf(step, start, masses, infinite, True))
-        one = privacy_loss_distribution.PrivacyLossDistribution(*pmfs)
-        one = one.self_compose(rounds) if rounds > 1 else one
-        whole = one if whole is None else whole.compose(one)
-    return whole

@@ -52,7 +52,7 @@ from scipy import special
 
 from shoal.engine.law import Pair
 from shoal.engine.levels import Cells, Share, added, deposit, in_order, rebased
-from shoal.engine.numeric import SIDES, UNIT, Direction, FloatArray, Side
+from shoal.engine.numeric import ROUNDED_UP, SIDES, UNIT, Direction, FloatArray, Side
 from shoal.engine.rounds import Ends, Round
 
 Parts = tuple[tuple[Round, int], ...]
@@ -64,6 +64,12 @@ _REACH = 6.0
 _LARGE = 8.0
 """Where the grid reaches to such losses no eps of interest is so small that offsets are needed to see it."""
 
+_NOTHING = 1e-4
+"""Losses below this part of a typical one count as 0 where a grid is chosen."""
+
+_CLEAR, _MOST = 2.0, 0.9
+"""A grid has a centre of its own where losses lie this many of their spreads off 0, and hardly any are 0."""
+
 _POWERS: FloatArray = 2.0 ** np.arange(-8.0, 17.0)
 """The l of Chernoff's bound."""
 
@@ -71,7 +77,13 @@ _LATTICE_MAX = 10**7
 """The most points of a lattice of losses with equal steps."""
 
 _SMALL = 1e-250
-"""More than all masses lost by underflow."""
+"""More than all masses lost by underflow (error 5)."""
+
+_EFOLDS = 100.0
+"""Sums are discounted over so many e-folds of losses at a time: e^100 times any mass is far from the largest double."""
+
+_LATTICE_BUDGET = 1e-24
+"""What a lattice may lack of a round's mass: less than any delta that such lattices are composed for."""
 
 
 # One composition: losses on the grid
@@ -90,6 +102,7 @@ class _LossRule:
 
     def shares(self, offset: FloatArray | float, width: FloatArray | float) -> tuple[Share, Share]:
         rest = width - offset
+        # Everything by expm1: shares of narrow cells would cancel otherwise.
         both = np.expm1(-width)
         right = np.expm1(-offset) / both
         left = np.exp(-offset) * np.expm1(-rest) / both
@@ -104,6 +117,7 @@ class _LossRule:
             up, down = right * np.exp(rest), left * np.exp(-offset)
             lower, upper = left * np.expm1(-offset), right * np.expm1(rest)
         if self.whole:
+            # u + w is shared by itself: nothing of u changes sides.
             lower, upper = 0.0 * lower, 0.0 * upper
         return Share(left, down, lower), Share(right, up, upper)
 
@@ -113,6 +127,7 @@ class _LossRule:
         if self.whole:
             every: FloatArray = np.convolve(a_moment, b_moment)
             return every
+        # (u_1 + w_1)(u_2 + w_2) - u_1 u_2, without the difference.
         both: FloatArray = np.convolve(a, b_moment) + np.convolve(a_moment, b + b_moment)
         return both
 
@@ -156,11 +171,11 @@ def _middle(loss: FloatArray, mass: FloatArray) -> tuple[float, float]:
     size = np.abs(loss)
     if not np.any(size):
         return 0.0, 1.0
-    away = size > 1e-4 * float(mass @ size**2) / float(mass @ size)
+    away = size > _NOTHING * float(mass @ size**2) / float(mass @ size)
     moved, some = loss[away], mass[away]
     mean = float(some @ moved) / float(some.sum())
     near, far = _scale(some, np.abs(moved - mean)), _scale(some, np.abs(moved))
-    if abs(mean) > 2.0 * near and float(some.sum()) > 0.9 * float(mass.sum()):
+    if abs(mean) > _CLEAR * near and float(some.sum()) > _MOST * float(mass.sum()):
         return mean, near
     return 0.0, far
 
@@ -177,6 +192,7 @@ def _round(mean: Round, half: int, budget: float, direction: Direction, source: 
     centre, scale = _middle(loss, u)
     rule, base = _LossRule(direction=direction, bare=source == "upper"), _base(scale, half)
     masses, moments = deposit(rule, loss - centre, u, w, half, base)
+    # Errors 1 and 5 (what the law cut, and underflow), 2 and 4 for putting atoms on the grid; 3 below.
     cells = _Losses(
         base=base, mass=masses, moment=moments, rule=rule, centre=centre,
         infinite=found.infinite + _SMALL, lost=found.lost + _SMALL, relative=found.relative + 64.0 * UNIT, jitter=0.0,
@@ -188,13 +204,15 @@ def _round(mean: Round, half: int, budget: float, direction: Direction, source: 
 def _clipped(a: _Losses, allowance: float) -> _Losses:
     """Without the ends that hold less top mass than the allowance."""
     mass, points = in_order(a.mass), in_order(a.points())
+    # At least one cell is left, however large the allowance.
     low = min(int(np.searchsorted(np.cumsum(mass), allowance)), len(mass) - 1)
     high = max(len(mass) - int(np.searchsorted(np.cumsum(mass[::-1]), allowance)), low + 1)
-    gone = float(mass[:low].sum() + mass[high:].sum()) * (1.0 + 1e-9)
+    gone = float(mass[:low].sum() + mass[high:].sum()) * ROUNDED_UP
     every = a.points()
     out = (every < points[low]) | (every > points[high - 1])
     kept, moment = np.where(out, 0.0, a.mass), np.where(out, 0.0, a.moment)
     levels = int(np.flatnonzero(kept.any(axis=1))[-1]) + 1
+    # Errors 1 and 5. From below the cells are left out of every test: nothing is charged.
     return replace(a, mass=kept[:levels], moment=moment[:levels], infinite=a.infinite + gone + _SMALL)
 
 
@@ -203,6 +221,7 @@ def _rebase(a: _Losses, base: int) -> _Losses:
     if base <= a.base:
         return a
     mass, moment = rebased(a.rule, a, base)
+    # Errors 2 and 3: some operations on each mass and offset for each level that goes.
     steps = 16.0 * (base - a.base) * UNIT
     moved = replace(a, base=base, mass=mass, moment=moment, relative=a.relative + steps)
     return replace(moved, jitter=a.jitter + steps * moved.offset)
@@ -216,6 +235,7 @@ def _fit(a: _Losses) -> _Losses:
     if centre:
         base = _base(scale, a.half)
         mass, moment = deposit(a.rule, y - centre, mass, a.moment[occupied], a.half, base)
+        # error 4
         slip = a.slip + 4.0 * UNIT * (float(np.abs(y).max()) + abs(centre))
         a = replace(
             a, base=base, mass=mass, moment=moment, centre=a.centre + centre, slip=slip,
@@ -229,6 +249,7 @@ def _whole(a: _Losses) -> _Losses:
     """`u + w` in the place of w, on the safe side of its error."""
     if a.rule.whole or a.rule.bare:
         return a
+    # error 3 is settled here: from below more base mass, or less top mass, is less of a difference.
     error = a.jitter * a.mass + a.relative * np.abs(a.moment)
     moment = a.mass + a.moment + (error if a.rule.direction == "reverse" else -error)
     return replace(a, rule=replace(a.rule, whole=True), moment=np.maximum(moment, 0.0), jitter=0.0)
@@ -238,6 +259,7 @@ def _drifted(a: _Losses) -> _Losses:
     """In reverse, base masses from below measured by what they are, not by the lattice points far above."""
     if not a.rule.whole or a.rule.direction == "forward":
         return a
+    # Without this offsets of many rounds would run away from 1 and overflow.
     factor = float(a.moment.sum()) / float(a.mass.sum())
     return replace(a, moment=a.moment / factor, drift=a.drift + math.log(factor), relative=a.relative + 8.0 * UNIT)
 
@@ -257,9 +279,11 @@ def _together(a: _Losses, b: _Losses, allowance: float) -> _Losses:
         if a.rule.whole or b.rule.whole:
             a, b = _whole(a), _whole(b)
     mass, moment = added(a.rule, a, b)
+    # error 2: of both parts, and of one more convolution
     step = (max(a.longest, b.longest) + 64.0) * UNIT
     relative, jitter = a.relative + b.relative + step, 0.0
     if not a.rule.whole:
+        # error 3: w_1 u_2 + u_1 w_2 + w_1 w_2, each factor off by its own; 1.01 is for products of errors.
         one, other = a.offset, b.offset
         jitter = a.jitter * (1.0 + other) + b.jitter * (1.0 + one) + a.jitter * b.jitter
         jitter += 1.01 * relative * (one + other + one * other)
@@ -285,6 +309,7 @@ class _Look:
 @functools.lru_cache(maxsize=128)
 def _ladder(mean: Round, look: _Look, rung: int) -> _Losses:
     """2^rung rounds."""
+    # Kept: questions about other numbers of rounds climb the same ladder. Each rung may cut twice as much (error 1).
     if rung == 0:
         return _suited(_clipped(_round(mean, look.half, look.budget, look.direction, look.source), look.spare))
     below = _ladder(mean, look, rung - 1)
@@ -295,6 +320,7 @@ def _ladder(mean: Round, look: _Look, rung: int) -> _Losses:
 def _read(parts: Parts, look: _Look) -> dict[Side, Curve]:
     """All rounds: the ladders' rungs, from those that spread least."""
     bits = [(mean, rung) for mean, rounds in parts for rung in range(rounds.bit_length()) if rounds >> rung & 1]
+    # A piece that spreads far makes the grid coarse for all that come after it.
     pieces = sorted((_ladder(mean, look, rung) for mean, rung in bits), key=lambda piece: piece.base)
     allowance = look.spare * max(rounds for _, rounds in parts)
     return _curves(functools.reduce(lambda a, b: _together(a, b, allowance), pieces))
@@ -326,6 +352,7 @@ class Curve:
                 return min(1.0, self.infinite)
             excess = float(self.gain[place] - math.expm1(epsilon - self.loss[place]) * self.base[place])
         else:
+            # Every J is a test, and any test bounds from below: the best one counts, after its own error.
             x = np.expm1(np.minimum(epsilon - self.loss, 700.0))
             excess = float(np.max(self.gain - x * self.base - np.abs(x) * self.blur))
         return min(1.0, max(0.0, max(excess, 0.0) + self.infinite))
@@ -340,12 +367,15 @@ class Curve:
         if self.side == "upper":
             # gain falls with J: eps lies in the cell below the first J at which it is small enough
             place = min(len(self.gain) - int(np.searchsorted(self.gain[::-1], left, side="right")), len(self.gain) - 1)
+            # Less of it, and more of the value below: a division and a logarithm are rounded.
             part = max(0.0, (left - float(self.gain[place])) / float(self.base[place]) - 8.0 * UNIT)
             value = float(self.loss[place]) + math.log1p(-part) if part < 1.0 else -math.inf
             if place:
+                # The next cell's gain was too large: eps is above its loss.
                 value = max(value, float(self.loss[place - 1]))
             return max(0.0, value + 4.0 * UNIT * abs(value)) if value > 0.0 else 0.0
         excess = self.gain - left
+        # eps is smaller for more base mass where it is above the loss of the test, and for less where it is below.
         base = self.base + self.blur * np.sign(excess)
         with np.errstate(over="ignore"):
             x = np.divide(excess, base, out=np.full_like(excess, -1.0), where=base > 0.0)
@@ -383,7 +413,7 @@ def _discounted(loss: FloatArray, values: FloatArray) -> FloatArray:
     found = np.empty_like(values)
     stop, carry = len(loss), 0.0
     while stop:
-        start = int(np.searchsorted(loss[:stop], loss[stop - 1] - 100.0))
+        start = int(np.searchsorted(loss[:stop], loss[stop - 1] - _EFOLDS))
         discount = np.exp(loss[start] - loss[start:stop])
         sums = _suffix(values[start:stop] * discount)
         if stop < len(loss):
@@ -421,8 +451,9 @@ def _curves(rounds: _Losses) -> dict[Side, Curve]:
     mass, offset, y = (in_order(values) for values in (rounds.mass, rounds.moment, rounds.points()))
     there = mass > 0.0
     mass, offset, loss = mass[there], offset[there], rounds.centre + y[there]
+    # error 4: losses are larger by it from above, smaller from below.
     slip = rounds.slip + 4.0 * UNIT * float(np.abs(loss).max())
-    # The parts' errors add up in the exponent: (1 + e)^T.
+    # error 2: the parts' errors add up in the exponent, (1 + e)^T.
     error = math.expm1(min(rounds.relative * (1.0 + 1e-6), 600.0)) + _reading(len(loss))
     base = _discounted(loss, mass)
     gain = _gains(loss, base)
@@ -431,6 +462,7 @@ def _curves(rounds: _Losses) -> dict[Side, Curve]:
     )
     loss = loss - slip - rounds.drift
     reverse = rounds.rule.direction == "reverse"
+    # From below `error` (2) and `jitter` (3) are taken off the gain, and told as blur where base mass counts.
     if rounds.rule.whole:
         top, base = (_suffix(mass), _discounted(loss, offset)) if reverse else (_suffix(offset), base)
         gain, blur = top - base - error * (top + base), error * base
@@ -486,7 +518,7 @@ class Composition:
             logs = logs + rounds * log_moments
         if left <= 0.0:
             return math.inf
-        return max(0.0, float(np.min((logs - math.log(left)) / _POWERS)) * (1.0 + 1e-9))
+        return max(0.0, float(np.min((logs - math.log(left)) / _POWERS)) * ROUNDED_UP)
 
     def above(self, direction: Direction) -> Curve:
         """The curve of the side "upper" alone."""
@@ -514,6 +546,7 @@ class Composition:
         factor = extra = 0.0
         for mean, rounds in self.parts:
             error, cut = mean.test_error(self.half, self.budget)
+            # They were made smaller by 1 - e and must be larger by 1 + e, which is less than e^(2.1 e) apart.
             factor += 2.1 * rounds * error
             extra += rounds * cut
         return math.exp(factor), extra
@@ -525,6 +558,7 @@ class Composition:
         look = _Look(half=self.half, budget=self.budget, direction=direction, spare=spare, source="both")
         if all(mean.is_joint for mean, _ in self.parts):
             return _read(self.parts, look)
+        # Sides that come from different laws share nothing: each is composed on its own.
         return {side: _read(self.parts, replace(look, source=side))[side] for side in SIDES}
 
 
@@ -537,6 +571,7 @@ def _pair(mean: Round, half: int, budget: float, side: Side, direction: Directio
 def _log_moments(mean: Round, half: int, budget: float, direction: Direction) -> tuple[float, FloatArray]:
     """Mass at infinity of one round from above, and `log E[e^(l loss)]` of the rest for some l (to 1e-9 up)."""
     pair = _pair(mean, half, budget, "upper", direction)
+    # An atom without mass counts with the smallest there is: too large, by nothing.
     log_top = np.log(np.maximum(pair.top, 1e-300))
     logs = np.array([special.logsumexp(log_top + power * pair.loss) for power in _POWERS])
     return pair.infinite, logs + 1e-9 * np.abs(logs) + 1e-12
@@ -544,11 +579,12 @@ def _log_moments(mean: Round, half: int, budget: float, direction: Direction) ->
 
 def upper_lattice(mean: Round, half: int, direction: Direction, step: float) -> tuple[int, FloatArray, float]:
     """One round from above: index of the first loss, top masses of the losses, and mass at infinity."""
-    pair = _pair(mean, half, 1e-24, "upper", direction)
+    pair = _pair(mean, half, _LATTICE_BUDGET, "upper", direction)
     low, high = float(pair.loss[0]), float(pair.loss[-1])
     if high - low > _LATTICE_MAX * step:
         least = 1.06 * (high - low) / _LATTICE_MAX  # also after rounding to two digits
         raise ValueError(f"step must be at least {least:.1e} for losses from {low:.3g} to {high:.3g}, got {step}")
+    # Shared so that top and base mass stay: from above, as cells of the grid are.
     left = np.floor(pair.loss / step)
     below, above = _LossRule(direction=direction).shares(np.clip(pair.loss - left * step, 0.0, step), step)
     index = (left - left[0]).astype(np.int64)

@@ -4,8 +4,12 @@ T reports of width r are one of width r sqrt(T). The curve (Balle and Wang 2018,
 
     delta(eps) = Phi(r/2 - eps/r) - e^eps Phi(-r/2 - eps/r).
 
-Errors: arguments are exact to 2u, so the logarithms of both terms to 4u (1 + a^2), as is their difference from
-rounding; 16 u times `2 + (r/2 + eps/r)^2 + eps` times their sum is more than that, and is added or taken.
+*Errors*, u = 2^-53:
+
+1. Arguments of Phi are exact to 2u, so the logarithms of both terms to 4u (1 + a^2), as is their difference from
+   rounding; 16 u times `2 + (r/2 + eps/r)^2 + eps` times their sum is more than that, and is added or taken.
+2. The power of a test, `Phi(Phi^-1(fpr) + r)`: the quantile is exact to a few u of itself, Phi as in 1; 64 u times
+   `2 + (|quantile| + r)^2` of the power is more than both.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ def log_terms(width: float, epsilon: FloatArray | float) -> tuple[FloatArray, Fl
 
 
 def _error(width: float, epsilon: FloatArray | float) -> FloatArray | float:
-    """By what part of the sum of both terms their difference may be off."""
+    """By what part of the sum of both terms their difference may be off (error 1)."""
     return 16.0 * UNIT * (2.0 + (width / 2.0 + epsilon / width) ** 2 + epsilon)
 
 
@@ -56,6 +60,7 @@ def epsilon(width: float, delta_: float) -> Interval:
     if math.isinf(width):
         return Interval(lower=0.0, upper=math.inf)
     ends = []
+    # The lower end of delta's bracket falls to a given delta sooner than the upper one: each gives one end of eps.
     for end in ("lower", "upper"):
 
         def excess(value: float, end: str = end) -> float:
@@ -72,6 +77,7 @@ def power(width: float, fpr: float) -> Interval:
         return Interval(lower=fpr, upper=1.0)
     quantile = float(special.ndtri(fpr))
     found = float(special.ndtr(quantile + width))
+    # error 2
     error = 64.0 * UNIT * (2.0 + (abs(quantile) + width) ** 2) * found
     return Interval(lower=max(fpr, found - error), upper=max(fpr, min(1.0, found + error)))
 
@@ -84,6 +90,7 @@ def _bisect(rising: Callable[[float], float], scale: float) -> tuple[float, floa
     while rising(high) < 0.0:
         low, high = high, 2.0 * high
     while True:
+        # To neighbouring doubles: some sixty steps, and no tolerance to choose.
         middle = 0.5 * (low + high)
         if not low < middle < high:
             return low, high

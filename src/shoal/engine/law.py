@@ -90,7 +90,7 @@ from typing import Literal
 import numpy as np
 
 from shoal.engine.levels import Cells, Share, added, deposit, rebased
-from shoal.engine.numeric import UNIT, Direction, FloatArray, Side
+from shoal.engine.numeric import ROUNDED_UP, UNIT, Direction, FloatArray, Side
 from shoal.engine.ratio import MeanRatio, Ratio
 
 _FEW = 64
@@ -100,8 +100,17 @@ factor on the masses, beyond as a stretch."""
 _CONCENTRATED = 0.15
 """X_m is centred at m once its typical distance from m is below this part of m."""
 
+_SMALL = 0.3
+"""Ratios below this part of their mean are small: for their sake the grid stays relative to 0."""
+
 _REACH = 6.0
 """Level 0 reaches to between half and all of this many mean absolute deviations."""
+
+_USUAL = 0.06
+"""What error 5 takes for granted of E|v|, v the distance from 1 of a report that takes part."""
+
+_STRETCH_MAX = 0.1
+"""Both lemmas are proved for less."""
 
 
 class _Values:
@@ -153,18 +162,22 @@ def _edges(centre: float, half: int, base: int, low: float, high: float) -> Floa
 def _one(ratio: Ratio, half: int, users: int, budget: float) -> _Sum:
     """The thinned ratio of one report, cut where `users` of them cost less than the budget."""
     rate = ratio.rate
+    # error 1: every user pays for Q-mass that is cut, only the one who carries the change for P-mass.
     z_low, z_high = ratio.reach(budget / users, budget)
     ends = np.array([z_low, z_high])
     w_low, w_high = (math.exp(log) for log in ratio.log_at(ends).tolist())
-    centre = 1.0 if w_low > 0.3 else 0.0
+    centre = 1.0 if w_low > _SMALL else 0.0
+    # About 0 the finest level reaches just beyond the smallest ratio: further up cells grow with the ratio.
     first = _REACH * ratio.deviation if centre else 2.0 * w_low
     base = math.floor(math.log2(first / half))
+    # error 7: no node stands for reports on both sides of a lattice point, where sharing has a kink.
     z, inside = ratio.atoms(z_low, z_high, _edges(centre, half, base, w_low, w_high))
     exponents = ratio.log_at(np.concatenate([z, ends]))
     y = np.expm1(exponents) if centre else np.exp(exponents)
+    # The two tails are kept as atoms at the ends, so that the law has all of its mass; both are charged (error 1).
     beyond, beyond_p = ratio.beyond(z_low, z_high)
     masses = np.concatenate([inside, rate * beyond])
-    # error 5: the charge is enough where a report that takes part is some way off 1
+    # error 5: the charge is enough where a report that takes part is some way off 1; nearer to it more is charged.
     away = float(masses @ np.abs(np.expm1(exponents))) / rate
     if rate < 1.0:
         y, masses = np.append(y, 1.0 - centre), np.append(masses, 1.0 - rate)
@@ -172,17 +185,18 @@ def _one(ratio: Ratio, half: int, users: int, budget: float) -> _Sum:
     return _Sum(
         users=1, few=sys.maxsize if ratio.is_extreme else _FEW, rate=rate,
         centre=centre, base=base, mass=mass, moment=moment,
-        cut_q=rate * float(beyond.sum()) * (1 + 1e-9),
-        cut_p=rate * float(beyond_p.sum()) * (1 + 1e-9),
-        shift=rate * float(beyond_p.sum() + beyond.sum()) * (1 + 1e-9),
-        mass_error=1024.0 * UNIT,  # quadrature and density
-        nodes=64.0 * (1.0 + float(np.abs(exponents).max())) * UNIT * (1.0 if centre else max(1.0, 0.06 / away)),
+        cut_q=rate * float(beyond.sum()) * ROUNDED_UP,
+        cut_p=rate * float(beyond_p.sum()) * ROUNDED_UP,
+        shift=rate * float(beyond_p.sum() + beyond.sum()) * ROUNDED_UP,
+        mass_error=1024.0 * UNIT,  # error 2, for the density and the rule of error 7
+        nodes=64.0 * (1.0 + float(np.abs(exponents).max())) * UNIT * (1.0 if centre else max(1.0, _USUAL / away)),
     )  # fmt: skip
 
 
 def _order(a: _Sum, values: FloatArray, end: Literal["top", "bottom"]) -> FloatArray:
     """Cells from one end of the grid inwards, as one array (a copy)."""
     half = a.half
+    # About 0 nothing lies below the centre, which is itself the lowest cell.
     if end == "top":
         return values[::-1, :half:-1].ravel()
     if a.centre:
@@ -213,15 +227,18 @@ def _clip(a: _Sum, users: int, allowance: float) -> _Sum:
     for end in ("top", "bottom"):
         p, q, y = (_order(a, values, end) for values in (mass, moment, points))
         size = np.maximum(p * (a.centre + y) + q, 0.0) / a.users
+        # error 1, as it will stand once all users have been added up.
         cost = np.cumsum(p * (users / a.users) + size)
         number = int(np.searchsorted(cost, allowance))
         if number == 0:
             continue
+        # What goes is added to a cell that holds something: an empty one has no mean to come from.
         number += int(np.argmax(p[number:] > 0.0))
         gone = float(p[:number].sum())
-        cut_q += gone * (1 + 1e-9)
-        cut_p += float(size[:number].sum()) * (1 + 1e-9)
-        shift += float((p[:number] * np.abs(y[:number] - y[number]) + np.abs(q[:number])).sum()) * (1 + 1e-9)
+        cut_q += gone * ROUNDED_UP  # error 1
+        cut_p += float(size[:number].sum()) * ROUNDED_UP
+        # error 3: the moment about the new place, and what the cells' own means were off their points.
+        shift += float((p[:number] * np.abs(y[:number] - y[number]) + np.abs(q[:number])).sum()) * ROUNDED_UP
         p[:number] = 0.0
         q[:number] = 0.0
         p[number] += gone
@@ -234,6 +251,7 @@ def _clip(a: _Sum, users: int, allowance: float) -> _Sum:
 def _rebase(a: _Sum, base: int) -> _Sum:
     """The same measure with a coarser level 0."""
     mass, moment = rebased(_RULE, a, base)
+    # error 2: a mass is halved and added to its neighbours' once for each level that goes.
     error = a.mass_error + 4.0 * max(0, base - a.base) * UNIT
     return replace(a, base=max(a.base, base), mass=mass, moment=moment, mass_error=error)
 
@@ -245,6 +263,7 @@ def _recentre(a: _Sum, centre: float, base: int) -> _Sum:
     occupied = a.mass > 0.0
     y = a.points()[occupied] + (a.centre - centre)
     mass, moment = deposit(_RULE, y, a.mass[occupied], a.moment[occupied], a.half, base)
+    # error 2 for the sums, of at most so many cells of the old grid in one of the new; error 5 for the move.
     return replace(
         a, centre=centre, base=base, mass=mass, moment=moment,
         mass_error=a.mass_error + (8.0 * a.half + 8.0) * UNIT, nodes=a.nodes + 8.0 * UNIT,
@@ -256,11 +275,13 @@ def _fit(a: _Sum) -> _Sum:
     """Choose centre and level 0 for what the sum looks like now."""
     occupied = a.mass > 0.0
     mass, gap = a.mass[occupied], a.points()[occupied] + (a.centre - a.users)
+    # Where reports are rare X is mostly the number of users exactly, which needs no resolution.
     away = gap != 0.0
     deviation = float((mass * np.abs(gap))[away].sum() / mass[away].sum())
     if not a.centre:
+        # Resolution relative to X is given up only once X is concentrated, or nothing of it is small.
         lowest = float(gap.min()) / a.users + 1.0
-        if deviation > _CONCENTRATED * a.users and lowest < 0.3:
+        if deviation > _CONCENTRATED * a.users and lowest < _SMALL:
             # Levels that clipping has emptied go; what is left keeps its relative resolution.
             smallest = float(a.points()[occupied].min())
             return _rebase(a, math.floor(math.log2(2.0 * smallest / a.half))) if smallest > 0.0 else a
@@ -273,15 +294,17 @@ def _add(a: _Sum, b: _Sum) -> _Sum:
     if a is not b:
         b = _recentre(b, float(b.users) if a.centre else 0.0, a.base)
     users = a.users + b.users
+    # errors 2 and 4: as a factor the charge would grow with the number of users; as a stretch it does not.
     many = users > (_FEW if a.centre else a.few)
     if many:
         a, b = (_many(a),) * 2 if a is b else (_many(a), _many(b))
     longest = max(a.longest, b.longest)
     offset = max(x.largest_offset(in_spacings=True) for x in (a, b)) + 1.0
     mass, moment = added(_RULE, a, b)
-    # A mean is off by a part of the spacing: relative to |y| above level 0, and absolute in level 0.
+    # error 4: a mean is off by a part of the spacing, relative to |y| above level 0, and absolute in level 0.
     error = 4.0 * longest * UNIT * offset
     relative = 2.0 * error / a.half
+    # error 1 of a sum: the report that carries the change is in a or in b, by their numbers of users.
     both = _Sum(
         users=users, few=a.few, rate=a.rate, centre=a.centre + b.centre, base=a.base, mass=mass, moment=moment,
         cut_q=a.cut_q + b.cut_q,
@@ -294,22 +317,24 @@ def _add(a: _Sum, b: _Sum) -> _Sum:
         return _many(both, relative)
     widest = math.ldexp(1.0, a.base + max(len(a.mass), len(b.mass)))
     if a.half * widest < 2.0 * users:
-        # The grid does not reach far: absolute altogether, by its widest spacing
+        # error 4: the grid does not reach far, so that what is relative above level 0 is taken by its widest spacing.
         return replace(both, jitter=both.jitter + 2.0 * error * widest)
-    # |y_1| + |y_2| <= X + 2 users
+    # error 4: |y_1| + |y_2| <= X + 2 users, which is at most three times X + users, what blur is relative to.
     return replace(both, blur=both.blur + 3.0 * relative)
 
 
 def _many(a: _Sum, relative: float = 0.0) -> _Sum:
     """With all round-off as a stretch; `relative` is by how much of |y_1| + |y_2| the last sum moved means."""
     gap = a.centre - a.users
+    # E|v| and m of the lemma of error 4: without a coin, or about 0, everybody's ratio counts as moved.
     distance = float(np.abs(a.mass * (a.points() + gap) + a.moment).sum())
     moved = 1.0 if a.centre == 0.0 or a.rate == 1.0 else -math.expm1(a.users * math.log1p(-a.rate))
     # blur is relative to X + users
     slope, level = relative + a.blur, relative * abs(gap) + 2.0 * a.blur * a.users + a.jitter
+    # error 5 is a stretch that all sums share: it is there once, however many there are.
     stretch = _stretched(max(a.stretch, 4.0 * a.half * a.nodes), a.mass_error)
     stretch += 12.0 * (slope + level * moved / distance) * (1.0 + stretch)
-    if not stretch < 0.1:
+    if not stretch < _STRETCH_MAX:
         raise ArithmeticError(
             f"round-off of {stretch} for {a.users} users at rate {a.rate}: please report this as a bug"
         )
@@ -317,7 +342,8 @@ def _many(a: _Sum, relative: float = 0.0) -> _Sum:
 
 
 def _stretched(stretch: float, mass_error: float) -> float:
-    """The lemma: what a relative error of the masses adds to the stretch."""
+    """The lemma of error 2: what a relative error of the masses adds to the stretch."""
+    # Stretches multiply; a millionth is for their rounding and for terms of second order.
     return stretch + 8.0 * mass_error * (1.0 + stretch) * (1.0 + 1e-6)
 
 
@@ -364,10 +390,11 @@ class MeanLaw:
         loss = self.loss[side]
         ratio, gap = np.exp(loss), np.expm1(loss)
         stretch = self.stretch if side == "upper" else -self.stretch / (1.0 + self.stretch)
-        # The positions of the nodes; the stretch covers them where there is one.
+        # error 5; the stretch covers it where there is one.
         error = (0.0 if self.stretch else self.nodes) * (float(self.centred) + ratio)
+        # error 3 is about the law from above, error 4 about the cells' means, which only that from below uses.
         error += self.shift if side == "upper" else self.blur * (float(self.centred) + ratio) + self.jitter
-        # S itself, and (where the law was centred) its mean
+        # Rounding of S itself, and (where the law was centred) of its mean.
         zero = ratio == 0.0
         size = np.abs(gap) if self.absolute else ratio * (1.0 + np.abs(np.where(zero, 0.0, loss)))
         rounding = 16.0 * UNIT * size
@@ -379,24 +406,28 @@ class MeanLaw:
             moved: FloatArray = loss + np.log1p(np.maximum(move / np.where(zero, 1.0, ratio), -1.0))
             moved[zero] = np.log(np.maximum(move[zero], 0.0))
         if side == "upper" and direction == "reverse":
+            # error 6: the atoms next to 0 pay, those of the lowest ratios first.
             below = self.below + float(self.mass @ np.maximum(-ratio - move, 0.0))
             if below > 0.0:
                 order = np.argsort(moved)
                 top = np.cumsum((self.mass * np.exp(moved))[order])
-                moved[order[: int(np.searchsorted(top, below * (1.0 + 1e-9))) + 1]] = -np.inf
+                moved[order[: int(np.searchsorted(top, below * ROUNDED_UP)) + 1]] = -np.inf
         return moved
 
     def pair(self, side: Side, direction: Direction) -> Pair:
         """One side of the law as a pair, all errors included."""
         sign = 1.0 if side == "upper" else -1.0
         loss = self.log_ratio(side, direction)
+        # error 2
         mass = self.mass * (1.0 + sign * self.mass_error)
         order = np.argsort(loss)
         loss, mass = loss[order], mass[order]
+        # S = 0 has no mass under P: nothing forward, an infinite loss in reverse (which from below is left out).
         finite = loss > -np.inf
         lost = float(mass[~finite].sum()) if direction == "reverse" and side == "upper" else 0.0
         loss, mass = loss[finite], mass[finite]
         top = mass * np.exp(loss)
+        # error 1
         infinite = lost + sign * self.cut[direction]
         if direction == "forward":
             return Pair(side=side, loss=loss, base=mass, top=top, infinite=infinite)
@@ -421,6 +452,7 @@ def mean_laws(means: tuple[MeanRatio, ...], half: int, budget: float) -> tuple[M
     ratio, most = means[0].ratio, means[-1].users
     if not ratio.is_summable:
         raise ValueError(f"the ratio must be one whose sums can be computed, got {ratio}")
+    # error 1: a sum is clipped at both ends once for each bit, once more if it is odd, and once for each mean.
     share = budget / (8.0 * (most.bit_length() + len(means)))
     one = _one(ratio, half, most, share)
     sums: dict[int, _Sum] = {1: one}
@@ -457,6 +489,7 @@ def _finish(total: _Sum, weight: float) -> MeanLaw:
     for side, raw in (("upper", y), ("lower", y + offset)):
         points = raw
         if total.stretch:
+            # The lemmas of errors 2 and 4 are about laws around their own mean.
             whole = float(mass.sum())
             mean = float((mass * points).sum()) / whole + (total.centre - n)
             points = points - mean
@@ -469,9 +502,10 @@ def _finish(total: _Sum, weight: float) -> MeanLaw:
                 loss[side] = np.log1p(np.maximum(away, -1.0))  # type: ignore[index]
                 under = -1.0 - away
         if side == "upper":
-            below = float(mass @ np.maximum(under, 0.0)) * (1.0 + 1e-6)
+            below = float(mass @ np.maximum(under, 0.0)) * (1.0 + 1e-6)  # error 6
     stretch, mass_error, shift = total.stretch, total.mass_error, 0.0
     if total.stretch:
+        # Scaled to mass 1, as the lemma of error 2 has it: all that is left of that error is a stretch, too.
         mass = mass / float(mass.sum())
         stretch, mass_error = _stretched(stretch, mass_error), 0.0
         shift = weight * total.shift / n

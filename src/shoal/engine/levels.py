@@ -61,6 +61,7 @@ class Cells:
     @property
     def longest(self) -> int:
         """The most terms in a mass of a sum, and in the operations on it."""
+        # A level with all below it, some operations for each coarsening, and some for settling.
         return 2 * self.half + 1 + 8 * (len(self.mass) + 1) + 16
 
     def spacings(self) -> FloatArray:
@@ -85,6 +86,7 @@ class Cells:
 def in_order(values: FloatArray) -> FloatArray:
     """The cells of all levels from the lowest position to the highest (a copy)."""
     half = values.shape[1] // 2
+    # Above level 0 only the outer halves of a row hold anything, its points beyond N/2.
     outer = half - half // 2 + 1
     return np.concatenate([values[:0:-1, :outer].ravel(), values[0], values[1:, -outer:].ravel()])
 
@@ -102,6 +104,7 @@ def coarsen(rule: Rule, mass: FloatArray, moment: FloatArray, spacing: float) ->
 
     Both arrays start and end with an even point.
     """
+    # Three taps at every even point: itself, and what its odd neighbours give.
     masses, moments, lifts = _taps(rule, spacing)
     p = np.correlate(mass, masses, "same")[::2].copy()
     q = np.correlate(moment, moments, "same")[::2] + np.correlate(mass, lifts, "same")[::2]
@@ -115,6 +118,7 @@ def located(y: FloatArray, half: int, base: int, levels: int) -> tuple[IntArray,
     """
     level = np.searchsorted(np.ldexp(float(half), base + np.arange(levels - 1)), np.abs(y))
     scaled = y * np.ldexp(1.0, -(base + np.arange(levels)))[level]
+    # The last point has no right neighbour: it is the right one of the point before.
     left = np.minimum(np.floor(scaled), half - 1.0)
     return level, left, scaled - left
 
@@ -148,6 +152,7 @@ def rebased(rule: Rule, cells: Cells, base: int) -> tuple[FloatArray, FloatArray
     mass, moment = cells.mass, cells.moment
     quarter = cells.half // 2
     for exponent in range(cells.base, base):
+        # Level 0 goes to the even points, which are the inner half of level 1, empty until now.
         rows = []
         for values, coarse in zip(
             (mass, moment), coarsen(rule, mass[0], moment[0], math.ldexp(1.0, exponent)), strict=True
@@ -198,9 +203,12 @@ def _convolve_levels(rule: Rule, a: Cells, b: Cells) -> tuple[list[FloatArray], 
         rows = [(x.mass[k], x.moment[k]) if k < len(x.mass) else (zeros, zeros) for x in (a, b)]
         (pa, qa), (pb, qb) = rows
         (ca, da), (cb, db) = below[0], below[-1]
+        # Level k of one with all up to k of the other, so that each pair of levels meets once. Of a copy pairs of two
+        # levels meet twice in the same way.
         terms = [(pa, qa, pb + 2.0 * cb, qb + 2.0 * db)] if same else [(pa, qa, pb + cb, qb + db), (pb, qb, ca, da)]
         p, q = np.zeros(4 * half + 1), np.zeros(4 * half + 1)
         for left_p, left_q, right_p, right_q in terms:
+            # Most of a row may be empty: only runs that hold mass are multiplied.
             span = _nonzero(right_p)
             if not span.stop:
                 continue
@@ -213,6 +221,7 @@ def _convolve_levels(rule: Rule, a: Cells, b: Cells) -> tuple[list[FloatArray], 
         moments.append(q)
         if k + 1 == levels:
             break
+        # All that was below, and this level, on the lattice of the next.
         spacing = math.ldexp(1.0, a.base + k)
         below = [
             _padded(coarsen(rule, row_p + low_p, row_q + low_q, spacing), half)
@@ -226,6 +235,7 @@ def _settle(
 ) -> tuple[FloatArray, FloatArray]:
     """Move what lies beyond a level's reach up, what lies in its empty middle down (exactly)."""
     inside = slice(half, 3 * half + 1)
+    # Upwards first: what a level cannot hold is coarsened into the next, which may itself overflow then.
     k = 0
     while k < len(masses):
         if masses[k][:half].any() or masses[k][3 * half + 1 :].any():
@@ -239,6 +249,7 @@ def _settle(
             moments[k + 1][inside] += q
         k += 1
     settled = [np.stack([row[inside] for row in rows]) for rows in (masses, moments)]
+    # Then downwards: points of a level's middle are even points of the level below, so nothing is shared.
     middle = slice(half - half // 2 + 1, half + half // 2)
     for k in range(len(masses) - 1, 0, -1):
         for rows in settled:

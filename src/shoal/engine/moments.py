@@ -32,7 +32,7 @@ import numpy.typing as npt
 from scipy import special
 
 from shoal.engine.laplace import log_sum_exp
-from shoal.engine.numeric import FloatArray, IntArray
+from shoal.engine.numeric import UNIT, FloatArray, IntArray
 from shoal.engine.ratio import MeanRatio
 
 ComplexArray = npt.NDArray[np.complex128]
@@ -46,15 +46,24 @@ _ROWS = 32
 SERIES_MAX = 16_384
 """Largest order for which all orders are computed together (memory and time grow as its square)."""
 
+_OVERFLOW = 100.0
+"""Sums of exponentials with a larger exponent are scaled by it: 1 beside them is below the last digit."""
+
+_TABLE_MAX = 4096
+"""Tables up to this order are made for powers of two, so that near-by questions share one: that costs milliseconds."""
+
+_CIRCLE_MAX = 600.0
+"""On the circle e^x is kept far from the largest double, e^709; what is beyond gets no bound from it."""
+
 
 def roundoff(orders: FloatArray) -> FloatArray:
     """A bound on the relative error of the logarithmic moments of this file.
 
     Each step of a recurrence adds a few units of 2^-53 to the relative error and averages those
     before it, so the error grows at most linearly with the order. The constants leave a factor of
-    two and more over every error against high-precision values (tests/test_moments.py).
+    two and more over every error against high-precision values (tests/engine/test_moments.py).
     """
-    return 2.0**-53 * (512.0 + 8.0 * np.asarray(orders, dtype=float))
+    return UNIT * (512.0 + 8.0 * np.asarray(orders, dtype=float))
 
 
 @functools.lru_cache(maxsize=4)
@@ -69,6 +78,7 @@ def _log_factorials(top: int) -> tuple[FloatArray, FloatArray]:
     low = np.zeros(top + 1)
     total = carry = 0.0
     for k, term in enumerate(logs.tolist(), start=1):
+        # Knuth's exact addition: `carry` collects what each sum lost.
         sum_ = total + term
         back = sum_ - total
         carry += (total - (sum_ - back)) + (term - back)
@@ -111,11 +121,13 @@ class _Product:
         `floor` is a lower bound on the logarithm of the sum.
         """
         start = self.top - k
+        # To the usual precision, without the low parts of factorials: good enough to see which terms count.
         coarse = self.front[first : k + 1] + self.behind[start + first : start + k + 1]
         bar = min(float(coarse.max()), floor - float(self.high[k]) - constant) - _DROP
         i = np.flatnonzero(coarse > bar) + first
         log_terms, exponents = self._terms(k, i, constant)
         shift = _shift(log_terms.max())
+        # e^x (1 - e^-x) is expm1(x) where e^x alone would overflow.
         terms = np.exp(log_terms - shift) * -np.expm1(-exponents) * (1.0 - k * slope[i])
         return float(_log_one_plus(terms.sum(), shift))
 
@@ -129,6 +141,7 @@ class _Product:
         start = self.top - int(k[-1])
         coarse = windows[start : start + len(k)][::-1] + self.front[: last + 1]
         if symmetric:
+            # Rows of one block end at different places: what is beyond half of its own k does not count.
             edge = int(k[0]) // 2 + 1
             coarse[:, edge:][np.arange(edge, last + 1) > k[:, None] // 2] = -np.inf
         bar = np.minimum(coarse.max(axis=1), floor - self.high[k] - constant) - _DROP
@@ -138,7 +151,7 @@ class _Product:
         shift = _shift(np.maximum.reduceat(log_terms, starts))
         terms = np.exp(log_terms - shift[row]) * -np.expm1(-exponents)
         if symmetric:
-            terms[2 * i != k[row]] *= 2.0
+            terms[2 * i != k[row]] *= 2.0  # the middle one has no partner
         result: FloatArray = _log_one_plus(np.add.reduceat(terms, starts), shift)
         return result
 
@@ -155,7 +168,7 @@ class _Product:
 
 def _shift(largest: Any) -> Any:
     """What to take out of sums of exponentials whose largest exponent this is: 0 unless they overflow."""
-    return np.where(largest > 100.0, largest, 0.0)
+    return np.where(largest > _OVERFLOW, largest, 0.0)
 
 
 def _log_one_plus(total: Any, shift: Any) -> Any:
@@ -169,12 +182,14 @@ def _by_recurrence(log_m: FloatArray, users: int) -> FloatArray:
     n = float(users)
     i = np.arange(top + 1, dtype=float)
     i[0] = 1.0  # entry 0 is never used
+    # Factors that depend on i alone stand in `head`, those of k in the constant, what is left in `slope`:
     # a_{k,i} = C(k,i) / k * [i n^(1-i) (1 + 1/n)] * (1 - k / (i(n+1)))
     head = np.log(i) - (i - 1.0) * math.log(n) + math.log1p(1.0 / n)
     slope = 1.0 / (i * (n + 1.0))
     product = _Product(head, log_m, np.zeros(top + 1))
     floor = -math.inf
     for k in range(2, top + 1):
+        # Each row uses all before it, so rows cannot be taken together; moments grow, so the last one is a floor.
         log_moment = product.row(k, 1, -math.log(k), floor, slope)
         product.extend(k, log_moment)
         floor = _log_excess(log_moment)
@@ -220,15 +235,15 @@ def _series(mean: MeanRatio, top: int) -> FloatArray:
     else:
         result = _by_powering(log_m, mean.users)
     if mean.weight < 1.0:
+        # A user who is not sampled contributes exactly 1.
         result = _mix(result, np.zeros(top + 1), mean.weight)
-    result.flags.writeable = False
+    result.flags.writeable = False  # it is kept, and handed out as it is
     return result
 
 
 def log_moments(mean: MeanRatio, top: int) -> FloatArray:
     """`log E[S^k]` for k = 0, 1, ..., top."""
-    # Small tables are made for powers of two and kept, so that near-by questions share one.
-    size = top if top > 4096 else max(64, 1 << (top - 1).bit_length())
+    size = top if top > _TABLE_MAX else max(64, 1 << (top - 1).bit_length())
     return _series(mean, size)[: top + 1]
 
 
@@ -252,6 +267,7 @@ def log_moment_bound(mean: MeanRatio, order: int) -> float:
     k, n = order, mean.users
     half = k // 2
     i = np.arange(2, k + 1, dtype=float)
+    # Moments of one report that are 1 to the last digit count as more: the logarithm of their excess must exist.
     log_v = np.maximum(mean.ratio.log_moments(i), 1e-300)
     log_g = log_v + np.log(-np.expm1(-log_v)) - special.gammaln(i + 1.0)
     # With at least k users the split is nearly exact, so the other way need not be tried.
@@ -259,12 +275,13 @@ def log_moment_bound(mean: MeanRatio, order: int) -> float:
     without = _log_without_jump(log_g[: half - 1], mean, k)
     if math.isinf(without):
         return whole
+    # The moment of half the order in turn: from a table where that is quick, else by the same split.
     log_half = float(log_moments(mean, half)[half]) if half <= 256 else log_moment_bound(mean, half)
     j = k - i[half - 1 :]
     log_jump = log_g[half - 1 :] + (k - j) * math.log(mean.weight / n) - special.gammaln(j + 1.0)
     jump = math.log(n) + float(special.gammaln(k + 1.0)) + float(log_sum_exp(log_jump[None, :])[0]) + log_half
     # The factorials are near k log k, and so is their round-off.
-    jump += 2.0**-53 * 16.0 * k * math.log(k)
+    jump += UNIT * 16.0 * k * math.log(k)
     # log(m_without + jump), where both may be far beyond the largest double.
     return min(whole, without + float(np.logaddexp(0.0, jump - without)))
 
@@ -273,11 +290,13 @@ def _log_without_jump(log_g: FloatArray, mean: MeanRatio, k: int) -> float:
     """`log(1 + k! [x^k] e^x expm1(B(x)))` for the given `log(g_i / i!)`, i = 2, 3, ..."""
     n = mean.users
     radius = mean.weight * k / n
+    # On the circle |x| = k the integrand is a bump of width 1/sqrt(k): some five points to that, an even number in all.
     points = 2 * (int(16.0 * math.sqrt(k)) + 32)
     i = np.arange(2, 2 + len(log_g))
     log_terms = log_g + i * math.log(radius) - radius
-    if float(log_terms.max()) > 300.0:
+    if float(log_terms.max()) > 0.5 * _CIRCLE_MAX:
         return math.inf
+    # At N points powers that differ by N agree, so the series is folded before its FFT.
     folded = np.bincount(i % points, weights=np.exp(log_terms), minlength=points)
     angles = 2.0 * math.pi * np.arange(points // 2 + 1) / points
     cos_m1, sine = -2.0 * np.sin(0.5 * angles) ** 2, np.sin(angles)
@@ -285,9 +304,10 @@ def _log_without_jump(log_g: FloatArray, mean: MeanRatio, k: int) -> float:
     unit: ComplexArray = np.exp(radius * (cos_m1 + 1j * sine))
     rest: ComplexArray = np.conj(np.fft.rfft(folded))
     peak = n * math.log1p(float(rest[0].real))
-    if peak > 600.0:
+    if peak > _CIRCLE_MAX:
         return math.inf
     base = k * (cos_m1 + 1j * (sine - angles))
+    # Near the real axis n log1p(rest / unit) is exact to its last digit; elsewhere the whole is small and is powered.
     near = (np.abs(rest) < 0.5 * np.abs(unit)) & (np.abs(unit) > 1e-250)
     relative: ComplexArray = np.zeros(len(unit), dtype=np.complex128)
     relative[near] = rest[near] / unit[near]
@@ -298,13 +318,14 @@ def _log_without_jump(log_g: FloatArray, mean: MeanRatio, k: int) -> float:
     close = near & (np.abs(bend) < 1.0)
     apart = np.where(near, np.exp(base + np.where(near, bend, 0.0)), away) - np.exp(base)
     kernel = np.where(close, np.exp(base) * np.expm1(np.where(close, bend, 0.0)), apart)
+    # The other half of the circle is the conjugate.
     weights = np.full(points // 2 + 1, 2.0)
     weights[0] = weights[-1] = 1.0
     mean_value = float(np.dot(weights, kernel.real)) / points
     # k! e^k / k^k, by Stirling's series (an upper bound when cut after a positive term).
     stirling = math.sqrt(2.0 * math.pi * k) * math.exp(1 / (12 * k) - 1 / (360 * k**3) + 1 / (1260 * k**5))
     # Round-off: k * u in the exponents, and the cancellation of the oscillating sum.
-    slack = 2.0**-53 * (64.0 * math.sqrt(k) * math.log(k) + 8.0 * k) * math.expm1(peak)
+    slack = UNIT * (64.0 * math.sqrt(k) * math.log(k) + 8.0 * k) * math.expm1(peak)
     return math.log1p(stirling * (max(mean_value, 0.0) + slack))
 
 
@@ -338,6 +359,7 @@ def _negative_block(mean: MeanRatio, powers: FloatArray) -> FloatArray:
     low, high = float(powers.min()), float(powers.max())
     if mean.is_single or transform is None:
         return bound
+    # From where the gamma density t^(p-1) e^-t is below e^-45 of its peak to where it is again, for the smallest S.
     fall = _DEPTH / low
     left = math.log(low) - fall - math.sqrt(2.0 * fall)
     # t is about p / S
@@ -345,8 +367,9 @@ def _negative_block(mean: MeanRatio, powers: FloatArray) -> FloatArray:
     if mean.weight < 1.0:
         reach = min(reach, -math.log1p(-mean.weight))
     right = math.log(high) + reach + min(math.sqrt(2.0 * fall), math.log(2.0 + 2.0 * fall))
+    # In log t the density has the width 1/sqrt(p): two points to a deviation.
     step = min(0.2, 0.5 / math.sqrt(high))
-    if right > 700.0:
+    if right > 700.0:  # t would overflow
         return bound
     largest = math.exp(right) * mean.weight / n
     nodes = transform.nodes(largest)
@@ -354,6 +377,7 @@ def _negative_block(mean: MeanRatio, powers: FloatArray) -> FloatArray:
         return bound
     log_t = np.arange(left, right + step, step)
     t = np.exp(log_t)
+    # Far out K(a) - a would cancel; near by log E[e^(-aV)] would.
     is_near = t <= 50.0 * high
     near, far = t[is_near], t[~is_near]
     bend = n * transform.log(near * (mean.weight / n))
@@ -370,6 +394,7 @@ def _negative_block(mean: MeanRatio, powers: FloatArray) -> FloatArray:
     total = log_sum_exp(log_terms) - log_sum_exp(log_gamma)
     # An integrand that has not died away at both ends was cut off: then only the bound is safe.
     ends = np.maximum(log_terms[:, 0], log_terms[:, -1])
+    # Ends were chosen for _DEPTH; a tenth of it is left for how they were estimated.
     is_whole = ends < log_terms.max(axis=1) - 0.9 * _DEPTH
     return np.where(is_whole, np.minimum(np.logaddexp(0.0, total), bound), bound)
 
@@ -386,6 +411,7 @@ def log_negative_moments(mean: MeanRatio, powers: FloatArray) -> FloatArray:
     block = np.floor(np.log2(powers)).astype(int)
     for b in np.unique(block):
         chosen = block == b
+        # A block of powers shares its nodes: up to 1,024 of them are kept as a table if several are asked for.
         if b <= 10 and chosen.sum() > 4:
             table = _negative_table(mean, 1 << int(b))
             result[chosen] = table[powers[chosen].astype(int) - (1 << int(b))]

@@ -21,10 +21,13 @@ DIRECTIONS: tuple[Direction, Direction] = ("forward", "reverse")
 UNIT = 2.0**-53
 """Unit round-off: a correctly rounded operation is within a factor 1 +- UNIT."""
 
+ROUNDED_UP = 1.0 + 1e-9
+"""A factor for sums that are charged: more than their round-off, less than any digit that is shown."""
+
 SCALE_MIN, SCALE_MAX = 0.1, 1e4
 """Below, one lognormal ratio spans more orders of magnitude than a grid is made for; above, all of them are 1."""
 
-LAW_USERS_MAX, RATE_MIN, ROUNDS_MAX = 10**9, 1e-10, 10**7
+LAW_USERS_MAX, LAW_RATE_MIN, LAW_ROUNDS_MAX = 10**9, 1e-10, 10**7
 """What laws are computed for. More users count as the largest number; beyond the others the local guarantee is left."""
 
 DELTA_MIN, EPSILON_MAX = 1e-15, 300.0

@@ -35,6 +35,10 @@ from shoal.engine.numeric import SCALE_MAX, SCALE_MIN, FloatArray
 _NEAR_ZERO = 0.18
 """Below this scale most of S lies so near to 0 that a stretch would hurt."""
 
+_CELLS = ((0.7, 512), (0.4, 384), (0.0, 448))
+"""From each scale on, the cells to a level that mostly give the default accuracy at once: the less noise, the longer
+and smoother the tails. They are among the steps of `certify`."""
+
 
 class Ratio(Protocol):
     """The thinned ratio V of one report: W with probability `rate`, else 1. A new noise is one class like this."""
@@ -124,6 +128,7 @@ class Lognormal:
 
     @property
     def deviation(self) -> float:
+        # With less noise the deviation is that of a tail that hardly ever happens: 1, the mean, is more typical.
         return math.sqrt(math.expm1(1.0 / self.scale**2)) if self.scale > 1.0 else 1.0
 
     @property
@@ -140,8 +145,7 @@ class Lognormal:
 
     @property
     def cells(self) -> int:
-        # The less noise, the longer and smoother the tails.
-        return 512 if self.scale >= 0.7 else 384 if self.scale >= 0.4 else 448
+        return next(cells for least, cells in _CELLS if self.scale >= least)
 
     def at_rate(self, rate: float) -> Lognormal:
         return replace(self, rate=rate)
@@ -155,6 +159,7 @@ class Lognormal:
 
     def reach(self, below: float, above: float) -> tuple[float, float]:
         low = float(special.ndtri(below))
+        # Under P the report is shifted by 1/s; -low keeps as little of Q on the right as on the left.
         return low, max(-low, 1.0 / self.scale - float(special.ndtri(above)))
 
     def log_at(self, z: FloatArray) -> FloatArray:
@@ -166,6 +171,7 @@ class Lognormal:
 
     def atoms(self, low: float, high: float, edges: FloatArray) -> tuple[FloatArray, FloatArray]:
         s = self.scale
+        # The z of every edge: panels end there.
         cuts = s * (np.log(edges) + 0.5 / s**2)
         z, weight = panels.nodes(low, high, cuts, 1.0 / s)
         return z, weight * np.exp(-0.5 * z**2) * (self.rate / math.sqrt(2.0 * math.pi))

@@ -15,7 +15,10 @@ Steinke 2020, Proposition 12, arXiv:2004.00010v4; Balle et al. 2020, Theorem 21)
 for the best L. Each direction is converted on its own, and the worse result counts. The grid of
 orders grows until the best order lies inside it.
 
-Error: the moments are inflated by their round-off bound, the conversion by that of its terms.
+*Errors*, u = 2^-53:
+
+1. The moments are inflated by their round-off bound where they are made (`engine.rounds`).
+2. The conversion adds a handful of terms: 8 u of the sum of their sizes is more than its round-off.
 """
 
 from __future__ import annotations
@@ -27,8 +30,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from shoal._validate import ORDER_MAX
+from shoal.engine.gaussian import TINY
 from shoal.engine.numeric import DIRECTIONS, UNIT, Direction, FloatArray
 from shoal.engine.rounds import DENSE, Round
+
+_FINE, _GAIN = 2e-4, 1e-9
+"""The search around the best order ends when orders differ, or answers change, by less than these parts."""
 
 Repeated = tuple[Round, int]
 """A round and how often it is repeated."""
@@ -36,6 +43,7 @@ Repeated = tuple[Round, int]
 
 def rdp(parts: Sequence[Repeated], orders: FloatArray, direction: Direction) -> FloatArray:
     """`D_L` of the composed rounds at real orders."""
+    # error 1 is in the moments already; counts are multiplied here and in the search, nowhere else.
     total = sum((count * mean.log_moments(orders, direction) for mean, count in parts), np.zeros(len(orders)))
     return total / (orders - 1.0)
 
@@ -44,6 +52,7 @@ def rdp(parts: Sequence[Repeated], orders: FloatArray, direction: Direction) -> 
 def grid(level: int) -> FloatArray:
     """Orders of one level: 0 for L <= 64, 1 up to 256, each further one twice as far."""
     if level == 0:
+        # Small orders count where epsilon is large; there they are denser than the whole ones.
         return np.concatenate([np.linspace(1.02, 2.0, 50)[:-1], np.linspace(2.0, 8.0, 25), np.arange(9.0, 65.0)])
     if level == 1:
         return np.arange(65.0, DENSE + 1.0)
@@ -84,14 +93,14 @@ def _search(
         level += 1
     # Above the dense levels, halve the gap around the best order until it no longer pays.
     gap = at * 2.0**0.25 - at
-    while at > DENSE and gap >= max(1.0, 2e-4 * at):
+    while at > DENSE and gap >= max(1.0, _FINE * at):
         orders = np.round(np.array([max(at - gap / 2.0, DENSE), at + gap / 2.0]))
         values = objective(orders, np.array([_total_at(parts, direction, float(order)) for order in orders]))
         i = int(np.argmin(values))
         if values[i] < best:
             gain = best - float(values[i])
             best, at = float(values[i]), float(orders[i])
-            if gain < 1e-9 * abs(best):
+            if gain < _GAIN * abs(best):
                 break
         gap /= 2.0
     return best, at
@@ -101,6 +110,7 @@ def epsilon_terms(orders: FloatArray, log_moment: FloatArray, delta: float) -> F
     """The epsilon that each order proves at this delta, rounded up, from `(L - 1) D_L`."""
     penalty = (math.log(delta) + np.log(orders)) / (orders - 1.0)
     value: FloatArray = log_moment / (orders - 1.0) + np.log1p(-1.0 / orders) - penalty
+    # error 2
     value += 8.0 * UNIT * (log_moment / (orders - 1.0) + np.abs(penalty) + 1.0 / orders)
     return value
 
@@ -109,6 +119,7 @@ def _log_delta_terms(orders: FloatArray, log_moment: FloatArray, epsilon: float)
     """The logarithm of the delta that each order proves at this epsilon, rounded up."""
     gain = (orders - 1.0) * epsilon
     value: FloatArray = log_moment - gain + (orders - 1.0) * np.log1p(-1.0 / orders) - np.log(orders)
+    # error 2
     value += 8.0 * UNIT * (log_moment + gain + 2.0 + np.log(orders))
     return value
 
@@ -146,4 +157,4 @@ def delta(parts: Sequence[Repeated], epsilon: float, orders: FloatArray | None =
     log_delta, _ = _worst(parts, orders, lambda o, m: _log_delta_terms(o, m, epsilon))
     if log_delta >= 0.0:
         return 1.0
-    return max(math.exp(log_delta), 5e-324)
+    return max(math.exp(log_delta), TINY)

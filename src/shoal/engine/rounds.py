@@ -16,7 +16,7 @@ import numpy as np
 
 from shoal.engine import moments
 from shoal.engine.law import MeanLaw, Pair, mean_law
-from shoal.engine.numeric import LAW_USERS_MAX, RATE_MIN, Direction, FloatArray, Side
+from shoal.engine.numeric import LAW_RATE_MIN, LAW_USERS_MAX, ROUNDED_UP, Direction, FloatArray, Side
 from shoal.engine.ratio import MeanRatio, Ratio
 
 Ends = Literal["both", "upper", "lower"]
@@ -24,6 +24,9 @@ Ends = Literal["both", "upper", "lower"]
 
 DENSE = 256
 """Up to here all whole orders are computed together: it takes milliseconds."""
+
+_MANY = 1000
+"""From so many orders on a table of all of them is quicker than each alone."""
 
 _CONTOUR_MAX = 1 << 18
 """One order costs time and memory proportional to it; beyond this the local bound serves."""
@@ -107,7 +110,7 @@ class Round(ABC):
             self.ratio.is_summable
             and self.ratio.limited() == self.ratio
             and self.users <= LAW_USERS_MAX
-            and self.ratio.rate * self.weight >= RATE_MIN
+            and self.ratio.rate * self.weight >= LAW_RATE_MIN
         )
 
     def local(self) -> Round:
@@ -146,11 +149,12 @@ class Identical(MeanRatio, Round):
     def atoms(self, half: int, budget: float, direction: Direction, source: Ends) -> Atoms:
         if source != "both":
             return super().atoms(half, budget, direction, source)
+        # Both sides have one mass and differ in where it is: so they are composed once, with an offset.
         law, reverse = self.law(half, budget), direction == "reverse"
         above, below = law.log_ratio("upper", direction), law.log_ratio("lower", direction)
         there = above > -np.inf
         # S = 0 from above: no top mass forward, all of it at an infinite loss in reverse.
-        extra = float(law.mass[~there].sum()) * (1.0 + 1e-9) if reverse else 0.0
+        extra = float(law.mass[~there].sum()) * ROUNDED_UP if reverse else 0.0
         above, below, mass = above[there], below[there], law.mass[there]
         loss, top = (-above, mass) if reverse else (above, mass * np.exp(above))
         return Atoms(
@@ -183,6 +187,7 @@ class Identical(MeanRatio, Round):
         conversion; they get the local bound.
         """
         powers = orders if direction == "forward" else 1.0 - orders
+        # Rate and weight are one coin here: the report is there or it is not.
         local = self.ratio.at_rate(self.ratio.rate * self.weight).log_moments(powers)
         if self.is_single:
             return local * (1.0 + moments.roundoff(orders))
@@ -205,13 +210,15 @@ class Identical(MeanRatio, Round):
             chosen = orders > 1
             result[chosen] = moments.log_negative_moments(self, orders[chosen] - 1.0)
             return result
+        # Three ways: all orders up to some from one table, each alone by a contour, or none (the local bound is left).
         together = orders <= DENSE
-        if not quick and (self.users >= orders[-1] or len(orders) > 1000):
+        if not quick and (self.users >= orders[-1] or len(orders) > _MANY):
             together |= orders <= moments.SERIES_MAX
         alone = np.flatnonzero(~together & (orders <= _CONTOUR_MAX))
         result[orders > _CONTOUR_MAX] = math.inf
         result[alone] = [moments.log_moment_bound(self, int(k)) for k in orders[alone]]
         if not quick:
+            # Where the contour gave nothing the table does, at the price of seconds.
             together |= np.isinf(result) & (orders <= moments.SERIES_MAX)
         if together.any():
             table = moments.log_moments(self, int(orders[together].max()))

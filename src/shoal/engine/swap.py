@@ -45,10 +45,13 @@ was in. Where x' is not below o both factors rise while D > 0; for Poisson and r
 from p_o, and Q falls.) From above the mass of a panel goes to the losses at its two ends so that P- and Q-mass
 stay; from below it stays together: merging is post-processing.
 
-*Errors.* Masses of panels are sums of positive terms by a rule that is exact to round-off (`engine.panels`): the factor
-`1 +- 2^10 u`, u = 2^-53, is the same for P and Q. The loss of a panel is made of terms of one sign, and so is off by a
-part of itself that is 4u times the largest exponent, and by what rounding of the place does to it; it is moved by
-more. Tails of less than the budget are charged as mass of infinite loss, or left out.
+*Errors*, u = 2^-53:
+
+1. Masses of panels are sums of positive terms by a rule that is exact to round-off (`engine.panels`): the factor
+   `1 +- 2^10 u` is the same for P and Q.
+2. The loss of a panel is made of terms of one sign, and so is off by a part of itself that is 4u times the largest
+   exponent, and by what rounding of the place does to it; it is moved by more.
+3. Tails of less than the budget are charged as mass of infinite loss, or left out.
 """
 
 from __future__ import annotations
@@ -62,17 +65,24 @@ from scipy import special
 
 from shoal.engine import panels
 from shoal.engine.law import Pair
-from shoal.engine.numeric import RATE_MIN, SCALE_MAX, UNIT, Direction, FloatArray, Side
+from shoal.engine.numeric import LAW_RATE_MIN, ROUNDED_UP, SCALE_MAX, SCALE_MIN, UNIT, Direction, FloatArray, Side
 from shoal.engine.ratio import Lognormal
 from shoal.engine.rounds import Round
 
 _MASS_ERROR = 1024.0 * UNIT
+"""error 1"""
 
 _MOMENT_REACH = 64.0
 """Rényi orders whose integrals reach further than this, in deviations, get the local bound."""
 
 _COARSE = 4096
 """Points from which the panels are laid out."""
+
+_NOISE_MIN, _NOISE_MIN_OPPOSITE = SCALE_MIN, 0.2
+"""Less noise, where nothing or another record stands in the place of this one, has losses too large to be composed."""
+
+_MOMENT_ERROR = 1e-9
+"""More than the rule for moments, and what is left out at its ends, is off by, as a part of a logarithmic moment."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +115,7 @@ class Swap:
             share, rest = special.log_expit(odds), special.log_expit(-odds)
         else:
             share, rest = np.zeros_like(odds), np.full_like(odds, -math.inf)
+        # P/Q = 1 + share (e^distance - 1): near loss 0 by its change, elsewhere as a sum of two terms.
         change = np.exp(share) * np.expm1(np.minimum(distance, 700.0))
         near = np.abs(change) < 0.5
         found: FloatArray = np.where(near, np.log1p(np.where(near, change, 0.0)), np.logaddexp(rest, share + distance))
@@ -139,6 +150,7 @@ def _places(swap: Swap, low: float, high: float, half: int) -> FloatArray:
     loss = np.abs(swap.log_ratio(z))
     order = np.argsort(loss)
     total = np.cumsum(swap.density(z, swap.here)[order])
+    # The median loss under P: below twice of it steps are absolute, or there would be no end of them towards 0.
     typical = float(loss[order][int(np.searchsorted(total, 0.5 * total[-1]))])
     size = np.maximum(0.5 * (loss[1:] + loss[:-1]), max(2.0 * typical, 1e-300))
     count = np.append(0.0, np.cumsum(2.0 * half * np.abs(np.diff(loss)) / size + half / _COARSE))
@@ -162,7 +174,7 @@ def _panels(swap: Swap, low: float, high: float, half: int) -> _Panels:
         (abs(swap.here - swap.there) + abs(swap.there - swap.other)) / swap.scale * (abs(low) + abs(high) + growth)
     )
     ends = swap.log_ratio(cuts)
-    # Rounding of the place is felt where the loss is small: by the slope of the loss there.
+    # error 2. Rounding of the place is felt where the loss is small: by the slope of the loss there.
     slope = np.abs(np.diff(ends)) / np.diff(cuts)
     error = 16.0 * UNIT * (16.0 - math.log(swap.rate) + exponents) * np.maximum(np.abs(ends[1:]), np.abs(ends[:-1]))
     error += 16.0 * UNIT * (1.0 + abs(low) + abs(high)) * slope
@@ -172,11 +184,13 @@ def _panels(swap: Swap, low: float, high: float, half: int) -> _Panels:
 def _spread(line: _Panels) -> tuple[FloatArray, FloatArray]:
     """Losses and P-masses from above: each panel's mass at its two ends."""
     low, width = line.ends[:-1], np.maximum(np.diff(line.ends), 1e-300)
+    # error 2: a little more of the mass goes to the upper end, and both ends go up below.
     offset = np.clip(line.loss + line.error - low, 0.0, width)
     right = np.expm1(-offset) / np.expm1(-width)
     top = np.zeros_like(line.ends)
     top[:-1] += line.top * (1.0 - right)
     top[1:] += line.top * right
+    # An end belongs to the panels on both of its sides.
     error = np.maximum(np.append(line.error, 0.0), np.append(0.0, line.error))
     return line.ends + error, top * (1.0 + _MASS_ERROR)
 
@@ -203,9 +217,8 @@ class _OnTheLine(Round):
 
     @property
     def is_in_range(self) -> bool:
-        # Noise below 0.1, or 0.2 where another record stands opposite, has losses too large to be composed.
-        least = 0.1 if self.swap.other == 0.0 else 0.2
-        return least <= self.swap.scale and self.ratio.scale <= SCALE_MAX and self.swap.rate >= RATE_MIN
+        least = _NOISE_MIN if self.swap.other == 0.0 else _NOISE_MIN_OPPOSITE
+        return least <= self.swap.scale and self.ratio.scale <= SCALE_MAX and self.swap.rate >= LAW_RATE_MIN
 
     @property
     def ratio(self) -> Lognormal:  # type: ignore[override]
@@ -220,7 +233,7 @@ class _OnTheLine(Round):
         return self.swap.rate
 
     def test_error(self, half: int, budget: float) -> tuple[float, float]:
-        return 2.0 * _MASS_ERROR, 2.0 * budget
+        return 2.0 * _MASS_ERROR, 2.0 * budget  # errors 1 and 3, of P and of Q
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,14 +253,15 @@ class Worst(_OnTheLine):
         (gains, top), (losses, mirrored) = atoms(up), atoms(down)
         under = mirrored * np.exp(-losses)
         if side == "upper":
-            # What is missing has loss 0, and so has what was cut from the losses below.
-            rest, infinite = 1.0 - float(top.sum() + under.sum()), budget * (1.0 + 1e-9)
+            # What is missing has loss 0, and so has what was cut from the losses below; what was cut above is error 3.
+            rest, infinite = 1.0 - float(top.sum() + under.sum()), budget * ROUNDED_UP
         else:
             rest, infinite = self._rest(direction), 0.0
         rest = max(rest, 0.0) * (1.0 + (_MASS_ERROR if side == "upper" else -_MASS_ERROR))
         loss, every = np.concatenate([-losses[::-1], [0.0], gains]), np.concatenate([under[::-1], [rest], top])
         there = every > 0.0
         loss, every = loss[there], every[there]
+        # Moved ends of both halves may pass each other around 0.
         order = np.argsort(loss, kind="stable")
         loss, every = loss[order], every[order]
         return Pair(side=side, loss=loss, base=every * np.exp(-loss), top=every, infinite=infinite)
@@ -268,16 +282,17 @@ class Worst(_OnTheLine):
 
         `E[S^L] - 1` is the mean of `S^L - 1 - L (S - 1)`, as S has mean 1: terms of one sign.
         """
-        local = replace(self.ratio, rate=self.swap.rate).log_moments(orders) * (1.0 + 1e-9)
+        local = replace(self.ratio, rate=self.swap.rate).log_moments(orders) * (1.0 + _MOMENT_ERROR)
         ways = self._ways(direction)
         # The loss rises no faster than this with the output, so that integrals of e^((L-1) loss) end so far out.
         steepest = max(way.here - min(way.there, way.other) for way in ways) / self.swap.scale
         reach = (orders + 2.0) * steepest
         found = local.copy()
         for place in np.flatnonzero(reach <= _MOMENT_REACH).tolist():
+            # In powers of two, so that orders share their nodes.
             far = 2.0 ** math.ceil(math.log2(reach[place]))
             excess = _excess(tuple(_moment_nodes(way, far) for way in ways), float(orders[place]))
-            found[place] = min(local[place], float(np.logaddexp(0.0, excess)) * (1.0 + 1e-9))
+            found[place] = min(local[place], float(np.logaddexp(0.0, excess)) * (1.0 + _MOMENT_ERROR))
         return found
 
 
@@ -287,6 +302,7 @@ def _moment_nodes(swap: Swap, reach: float) -> tuple[FloatArray, FloatArray]:
 
     At the end integrands fall by a factor of e^-13 a deviation or faster: the last node, of weight 1, is for the rest.
     """
+    # 1e-40: thirteen deviations beyond where the integrand can have its peak.
     end = swap.ends(1e-40)[1] + reach
     z, weight = panels.nodes(swap.middle, end, np.zeros(0), reach)
     z, weight = np.append(z, end), np.append(weight, 1.0)
@@ -309,6 +325,7 @@ def _excess(nodes: tuple[tuple[FloatArray, FloatArray], ...], order: float) -> f
 
 def _log_bend(x: FloatArray) -> FloatArray:
     """`log(e^x - 1 - x)`, without cancellation near 0."""
+    # The series is exact to 1e-13 there; beyond, the difference loses no more than that.
     small = np.abs(x) < 1e-2
     with np.errstate(divide="ignore", over="ignore"):
         series = np.log(0.5 * x**2) + np.log1p(x / 3.0 * (1.0 + x / 4.0 * (1.0 + x / 5.0 * (1.0 + x / 6.0))))
@@ -330,7 +347,8 @@ class Real(_OnTheLine):
             # panels could be better than all that the upper side of these shows.
             loss, top = -loss, top * np.exp(-loss - error)
         loss, top, infinite = loss - error, top * (1.0 - _MASS_ERROR), 0.0
-        if side == "upper":  # merged, too: what the attack as it is shows at most
+        if side == "upper":
+            # Merged, too: what the attack as it is shows at most. All of errors 1 to 3 the other way round.
             loss, top, infinite = (
                 loss + 8.0 * error,
                 top * (1.0 + 8.0 * _MASS_ERROR) * np.exp(2.0 * error),

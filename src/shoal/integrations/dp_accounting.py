@@ -2,7 +2,8 @@
 
 `event(mechanism)` describes one round of a shoal mechanism as a `DpEvent`. `ShuffleAccountant` is a
 `PrivacyAccountant` for such events, so that `compose`, `get_epsilon`, `get_delta`, the ledger and
-`calibrate_dp_mechanism` work as they do for dp_accounting's own accountants.
+`calibrate_dp_mechanism` work as they do for dp_accounting's own accountants. `distribution(mechanism)` is one round as
+a `PrivacyLossDistribution`, for dp_accounting's own composition; `Mechanism.pld()` calls it.
 
 What dp_accounting calls a neighbouring relation is what shoal calls an adjacency:
 
@@ -34,14 +35,19 @@ try:
     import attr
     import dp_accounting
     from dp_accounting import NeighboringRelation
+    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
 except ModuleNotFoundError as error:
     raise missing("shoal.integrations.dp_accounting needs dp_accounting", "dp-accounting", error.name) from None
 
 from shoal import _validate
 from shoal.accountant import Accountant
-from shoal.mechanisms import Adjacency, BallsAndBins, LocalGaussian, Mechanism, from_dict
+from shoal.engine.compose import upper_lattice
+from shoal.engine.numeric import DIRECTIONS
+from shoal.mechanisms import Adjacency, BallsAndBins, LocalGaussian, Mechanism, bounds, from_dict
 from shoal.sampling import FixedBatch, PoissonSampling, RandomAllocation
 
+# What does not fit into dp_accounting's relations is refused with a reason: an event that is counted as something else
+# than it is would be worse than none.
 _ADJACENCY: dict[NeighboringRelation, Adjacency] = {
     NeighboringRelation.REPLACE_SPECIAL: "zero-out",
     NeighboringRelation.REPLACE_ONE: "replace",
@@ -90,6 +96,36 @@ def event(mechanism: Mechanism) -> ShoalDpEvent:
     10
     """
     return ShoalDpEvent(mechanism)
+
+
+_CELLS = 1024
+"""Cells to a level of the law that is exported: what its resolution adds is below a step of 1e-4."""
+
+
+def distribution(mechanism: Mechanism, *, step: float = 1e-4) -> Any:
+    """One round of a mechanism as a dp_accounting `PrivacyLossDistribution`, from above ("pessimistic").
+
+    `step` is its value_discretization_interval, which all distributions composed with it must share.
+    Its own composition is not tilted: below delta = 1e-9 use `Mechanism.epsilon(rounds=...)`.
+
+    >>> from shoal import LocalGaussian
+    >>> 1.993 < distribution(LocalGaussian(sigma=2.0)).get_epsilon_for_delta(1e-5) < 1.994
+    True
+    """
+    step = _validate.real("step", step)
+    if not 0.0 < step <= 1.0:
+        raise ValueError(f"step must be above 0 and at most 1, got {step}")
+    whole = None
+    # A round may consist of several: epochs of random allocation are one for each pick.
+    for part, count in bounds([(mechanism, 1)]).upper:
+        pmfs = []
+        for way in DIRECTIONS:
+            start, masses, infinite = upper_lattice(part, _CELLS, way, step)
+            pmfs.append(pld_pmf.DensePLDPmf(step, start, masses, infinite, True))
+        one = privacy_loss_distribution.PrivacyLossDistribution(*pmfs)
+        one = one.self_compose(count) if count > 1 else one
+        whole = one if whole is None else whole.compose(one)
+    return whole
 
 
 class _UnsupportedError(Exception):

@@ -112,6 +112,7 @@ def _check_in(*, rate: float, **common: Any) -> Mechanism:
 
 def _subsampled(*, rate: float, users: int, **common: Any) -> Mechanism:
     sample = round(rate * users)
+    # Rounded silently, another sample would be accounted for than is drawn.
     if not math.isclose(sample, rate * users, rel_tol=1e-9):
         raise ValueError(f"sample_rate * users must be a whole number for subsampled, got {rate * users:g}")
     return SubsampledShuffle(users=users, sample=sample, **common)
@@ -166,6 +167,7 @@ class _Recorded(IAccountant):  # type: ignore[misc]
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
         """Enter one optimisation step."""
+        # Opacus' own form: equal steps in a row are one entry.
         if self.history and tuple(self.history[-1][:2]) == (noise_multiplier, sample_rate):
             self.history[-1] = (noise_multiplier, sample_rate, self.history[-1][2] + 1)
         else:
@@ -182,6 +184,7 @@ class _Recorded(IAccountant):  # type: ignore[misc]
     @classmethod
     def _has_noise(cls, entry: tuple[float, float, int]) -> bool:
         """Whether a step had noise to speak of."""
+        # A negative one is no noise either; it is left to the mechanism, which says what is wrong with it.
         noise, rate, _ = entry
         return not 0.0 <= _validate.real("noise_multiplier", noise) < cls._least_noise(rate)
 
@@ -199,6 +202,7 @@ class _Recorded(IAccountant):  # type: ignore[misc]
         It is infinite if a step had no noise to speak of. `options` go to `shoal.Accountant.epsilon`:
         `method`, `orders`, `accuracy`.
         """
+        # The noisy steps are computed all the same: bad options are refused before infinity is told.
         noisy = [entry for entry in self.history if self._has_noise(entry)]
         epsilon = float(self._compose(noisy).epsilon(delta=delta, **options))
         return epsilon if len(noisy) == len(self.history) else math.inf
@@ -208,6 +212,7 @@ class _Recorded(IAccountant):  # type: ignore[misc]
         record = super().get_optimizer_hook_fn(sample_rate)
 
         def hook(optimizer: Any) -> None:
+            # Adaptive clipping publishes a noisy count besides the gradients, which no mechanism here includes.
             if isinstance(optimizer, AdaClipDPOptimizer):
                 raise ValueError("clipping must not be adaptive: the count it publishes is not part of the protocol")
             self._check(optimizer, sample_rate)
@@ -226,6 +231,7 @@ class _Recorded(IAccountant):  # type: ignore[misc]
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Restore a saved state; one that is corrupt or of another protocol changes nothing."""
+        # Into a trial first, and its history through the accountant once: then it is taken over, or nothing is.
         trial = type(self)()
         super(_Recorded, trial).load_state_dict(state_dict)
         if state_dict.get("protocol") != self.parameters():
@@ -282,6 +288,7 @@ def _check_size(optimizer: Any, sample_rate: float, name: str, size: int) -> Non
     if per_worker is None:
         return
     batch = round(per_worker * getattr(optimizer, "world_size", 1))
+    # Opacus rounds batches down, so that is what the right size gives.
     if batch != int(size * sample_rate):
         raise ValueError(
             f"{name} must be the size of the data set: {name}={size} at sample_rate={sample_rate:g} "
@@ -364,6 +371,7 @@ def _register(name: str, made: type[Any], force: bool) -> type[Any]:
 def _epochs(steps: int, sample_rate: float) -> tuple[int, int]:
     """Steps in an epoch, and how many epochs were begun."""
     whole = round(1.0 / _validate.rate(sample_rate, "sample_rate"))
+    # An epoch that was begun counts as one: its first batches may hold anybody.
     return whole, -(-steps // whole)
 
 
@@ -481,6 +489,7 @@ def sampling_of(loader: DataLoader[Any], *, sigma: float, adjacency: Adjacency =
     batches = getattr(loader, "batch_sampler", None)
     if isinstance(batches, (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler)):
         rate, name = float(batches.sample_rate), PoissonSampling.label
+    # By exact type: a subclass may draw as it likes.
     elif type(batches) is BatchSampler and type(batches.sampler) in (RandomSampler, SequentialSampler):
         single = batches.sampler
         rate, name = 1.0 / len(loader), SEQUENTIAL

@@ -49,6 +49,7 @@ _SUMMED_USERS_MAX = 10**8
 """The sums take time proportional to the square root of the number of users."""
 
 _TAIL = 60.0
+"""Numbers of participants with probability below e^-60 are put together, and counted at the worst of them."""
 
 
 def _log_tail(users: int, rate: float, k: int) -> float:
@@ -71,6 +72,7 @@ def _participants(users: int, rate: float, depth: float) -> tuple[FloatArray, Fl
             inside, outside = (middle, outside) if _log_tail(users, rate, middle) > -depth else (inside, middle)
         return inside
 
+    # Bisection on the rigorous tail bound: whatever is outside is charged, so that the ends need not be sharp.
     centre = math.floor(users * rate)
     low, high = edge(centre, 0), edge(min(centre + 1, users), users)
     outside = [_log_tail(users, rate, low - 1)] if low > 0 else []
@@ -84,6 +86,7 @@ def _participants(users: int, rate: float, depth: float) -> tuple[FloatArray, Fl
 
 def _log_excess_sum(users: int, rate: float, log_moment: Callable[[int], float], ceiling: float) -> float:
     """`log sum_k Bin(n, rate)(k) (m_k - 1)` over k = 1..n, given log m_k, at most `ceiling`."""
+    # Deeper by the ceiling: what is left out is multiplied by the largest moment there can be.
     k, log_p, log_outside = _participants(users, rate, _TAIL + ceiling)
     inner = np.array([log_moment(int(i)) if i else 0.0 for i in k])
     terms = log_p + _logspace.log_excess(inner)
@@ -180,6 +183,7 @@ def theorem3(*, users: int, rate: float, sigma: float, order: int) -> float:
     def value(q: int) -> float:
         return float(np.logaddexp(log_few(q), log_inner(q + 1)))
 
+    # Branch and bound: both terms are monotone, so the ends of an interval bound all that is inside.
     last = min(math.floor(mean), n - 1)
     best = min(value(0), value(last))
     queue = [(0.0, 0, last)]
@@ -197,6 +201,7 @@ def theorem3(*, users: int, rate: float, sigma: float, order: int) -> float:
 
 def _sampled_epsilon(epsilon: float, rate: float) -> float:
     """`log(1 + rate (e^epsilon - 1))`, for every epsilon."""
+    # The same, with e^epsilon taken out where it could overflow.
     if epsilon > 1.0:
         return epsilon + math.log(rate + (1.0 - rate) * math.exp(-epsilon))
     return math.log1p(rate * math.expm1(epsilon))
@@ -225,6 +230,7 @@ def checkin_baseline(
 
     def best(guarantees: Iterable[Guarantee]) -> float:
         sampled = (Guarantee(epsilon=_sampled_epsilon(x.epsilon, g), delta=g * x.delta) for x in guarantees)
+        # Something must be left of delta for the composition itself.
         fitting = (x for x in sampled if count * x.delta <= 0.999 * target)
         # epsilon grows as delta0 falls; after 40 halvings the rounds' delta no longer matters.
         return min(
@@ -255,6 +261,7 @@ def _cells(order: int, scale: float) -> _Cells:
     """Cells as far as to leave out no more than e^-60 of `E[W^order]` of the report in the clear, fine near 0."""
     depth = _TAIL + order * (order - 1) / (2.0 * scale**2)
     end = (2.0 * order - 1.0) / (2.0 * scale**2) + math.sqrt(2.0 * depth) / scale
+    # e^((L-1) eps) changes by a factor of e in 1/L, the profile near 0 over many powers of ten: one grid for each.
     straight = np.linspace(0.0, end, math.ceil(end * order) + 2)
     edges = np.unique(np.concatenate([straight, end * np.geomspace(1e-9, 1.0, 2000)]))
     nodes, weights = np.polynomial.legendre.leggauss(4)

@@ -23,7 +23,7 @@ import numpy as np
 
 from shoal import _validate
 from shoal.engine import gaussian
-from shoal.engine.numeric import FloatArray
+from shoal.engine.numeric import UNIT, FloatArray
 
 Profile = Callable[[int, FloatArray], FloatArray]
 """A privacy profile: (number of shuffled reports, epsilons) to upper bounds on delta in both directions."""
@@ -152,7 +152,7 @@ def log_gaussian_profile(epsilons: FloatArray, scale: float) -> FloatArray:
     r = 1.0 / scale
     first, second = gaussian.log_terms(r, epsilons)
     # The difference of two nearby logarithms is uncertain by their round-off, which is added to it.
-    slack = 2.0**-50 * (np.abs(first) + np.abs(second) + epsilons + 1.0)
+    slack = 8.0 * UNIT * (np.abs(first) + np.abs(second) + epsilons + 1.0)
     return np.asarray(first + np.log(-np.expm1(-np.maximum(first - second, 0.0) - slack)), dtype=float)
 
 

@@ -72,6 +72,7 @@ def compare(mechanism: Mechanism, *, delta: float, rounds: int = 1) -> list[Comp
         name, note = f"paper, {THEOREM[type(m)]}", "Rényi DP, orders up to 30, one direction"
         rows.append(Comparison(method=name, crowd="identical", epsilon=epsilon, note=note))
     if isinstance(m, (Shuffle, ShuffledCheckIn)):
+        # Where its conditions do not hold the row stays, and says so: an empty place would look like a good one.
         try:
             note = "approximate DP, sensitivity 2"
             rows.append(Comparison(method="clones", crowd="any", epsilon=clones(m, delta, count), note=note))

@@ -14,16 +14,17 @@ from scipy import special
 
 from shoal import _validate
 from shoal.engine import rdp
+from shoal.engine.numeric import UNIT
 from shoal.paper import _logspace
 
-_UNIT = 2.0**-53
 _ROUNDS_MAX = 10**7
+"""The sums have half as many terms."""
 
 
 def epsilon_from_rdp(*, curve: Callable[[int], float], orders: Any, delta: float, rounds: int = 1) -> float:
     """Epsilon of `rounds` rounds with the Rényi bound `curve(order)` at each of the whole `orders`.
 
-    The conversion is the one of the whole package (rdp.py): Canonne, Kamath and Steinke (2020),
+    The conversion is the one of the whole package (`engine.rdp`): Canonne, Kamath and Steinke (2020),
     Proposition 12. The best of the given orders counts, so few orders give a large epsilon.
 
     >>> f"{epsilon_from_rdp(curve=lambda order: order / 8, orders=range(2, 65), delta=1e-5, rounds=3):.6f}"
@@ -33,7 +34,7 @@ def epsilon_from_rdp(*, curve: Callable[[int], float], orders: Any, delta: float
     count, target = _validate.rounds(rounds), _validate.delta(delta)
     at = np.array(whole, dtype=float)
     values = np.array([_validate.epsilon(curve(k), name=f"curve({k})") for k in whole])
-    # The formula of rdp.py itself, for bounds that do not come from a ratio.
+    # The formula of `engine.rdp` itself, for bounds that do not come from a ratio.
     terms = rdp.epsilon_terms(at, count * values * (at - 1.0), target)
     return max(0.0, float(terms.min()))
 
@@ -49,7 +50,7 @@ def log_excess_delta(epsilon: float, rounds: int, i: int) -> float:
     log_choose = special.gammaln(k + 1.0) - special.gammaln(j + 1.0) - special.gammaln(k - j + 1.0)
     log_terms = log_choose + ((k - j) * epsilon - log_total) + np.log(-np.expm1(-2.0 * (i - j) * epsilon))
     # The largest numbers that were subtracted bound the round-off.
-    slack = 16.0 * _UNIT * (float(special.gammaln(k + 1.0)) + log_total + k)
+    slack = 16.0 * UNIT * (float(special.gammaln(k + 1.0)) + log_total + k)
     return float(special.logsumexp(log_terms)) + slack
 
 
@@ -77,7 +78,7 @@ def optimal_composition(*, epsilon: float, delta: float, rounds: int, delta_tota
         log_delta = log_excess_delta(eps, k, i)
         if log_delta >= 0.0:
             return 1.0
-        return -math.expm1(log_kept + math.log1p(-math.exp(log_delta))) * (1.0 + 8.0 * _UNIT)
+        return -math.expm1(log_kept + math.log1p(-math.exp(log_delta))) * (1.0 + 8.0 * UNIT)
 
     if total(0) > target:
         raise ValueError(f"delta_total must be at least {total(0):.6g} for {k} rounds with delta {one:g}, got {target}")

@@ -73,6 +73,7 @@ def table1(*, shuffle: ShuffleRdp = shuffle_rdp) -> Table1:
     """
     counts = tuple(int(count) for count in PRINTED_TABLE1["rounds"])
     delta = 1.0 / USERS
+    # Rényi DP of one round serves all numbers of rounds.
     curve = {order: shuffle(users=USERS, order=order, sigma=SIGMA) for order in ORDERS}
     return Table1(
         rounds=counts,

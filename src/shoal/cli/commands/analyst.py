@@ -131,33 +131,39 @@ def serve(
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8443,
 ) -> None:
     """Run the analyst; stopping it at any time loses nothing."""
+    from contextlib import closing
+
     from shoal.integrations.flower.analyst import Analyst
     from shoal.integrations.flower.service import serve as run
 
     for file in (certificate, key):
         if not file.is_file():
             raise ValueError(f"{file} must be a file in PEM format")
-    run(Analyst(folder), host=host, port=port, certificate=certificate, key=key)
+    with closing(Analyst(folder)) as analyst:
+        run(analyst, host=host, port=port, certificate=certificate, key=key)
 
 
 def status(folder: terms.Folder, as_json: opt.Json = False) -> None:
     """The ledger: rounds, users, and epsilon for both crowds."""
+    from contextlib import closing
+
     from shoal.cli import show
     from shoal.integrations.flower.analyst import Analyst
 
-    analyst = Analyst(folder, reading=True)
-    budget, rows = analyst.settings.task, analyst.rounds()
-    ledgers = {c: analyst.accountant(c) for c in CROWDS}
+    # Read in one go: an analyst that serves may close a round meanwhile.
+    with closing(Analyst(folder, reading=True)) as analyst:
+        budget, rows, waiting = analyst.settings.task, analyst.rounds(), analyst.next_round
+        ledgers, own = {c: analyst.accountant(c) for c in CROWDS}, analyst.accountant()
     if as_json:
         show.emit_json(
             {
                 "task": budget.name,
-                "next_round": analyst.next_round,
+                "next_round": waiting,
                 "delta": budget.delta,
                 "budget": {"epsilon": budget.epsilon, "crowd": budget.crowd},
                 "epsilon": {c: show.interval(a.epsilon(delta=budget.delta)) for c, a in ledgers.items()},
                 "rounds": rows,
-                "ledger": analyst.accountant().state_dict(),
+                "ledger": own.state_dict(),
             }
         )
         return
@@ -178,10 +184,13 @@ def export(
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to write it (.npy).")] = Path("model.npy"),
 ) -> None:
     """Write the present model, as one vector, to a file."""
+    from contextlib import closing
+
     import numpy as np
 
     from shoal.integrations.flower.analyst import Analyst
 
-    number, vector = Analyst(folder, reading=True).present()
+    with closing(Analyst(folder, reading=True)) as analyst:
+        number, vector = analyst.present()
     np.save(out, vector)
     print(f"Model after {number - 1} rounds: {out}")

@@ -188,6 +188,7 @@ def _tell(rows: list[Finding], m: Any, asked: dict[str, Any], as_json: bool, plo
     else:
         _table(rows, m, asked)
         show.say_where(path)
+    # Told last and on stderr, with an exit code of its own: a program that runs audits must notice.
     if broken:
         worst = max(broken, key=lambda row: row.epsilon - row.limit)
         print(

@@ -138,6 +138,7 @@ def _found(what: str, target: Target, crowd: str | None, m: Mechanism) -> dict[s
     try:
         with show.busy(m):
             value = _search(what, target, m)
+    # This error alone means that nothing meets the target; any other is a bad argument or a bug, and told as such.
     except UnreachableError as error:
         return {"crowd": crowd, what: None, "reason": str(error)}
     found = m if what == "rounds" else m.replace(**{what: value})
@@ -162,6 +163,7 @@ def _search(what: str, target: Target, m: Mechanism) -> float | int:
 def _show(what: str, target: Target, rows: list[dict[str, Any]], kind: str, as_json: bool) -> None:
     from shoal.cli import show
 
+    # One crowd may have no answer where the other has: that is an answer, too.
     if all(row[what] is None for row in rows):
         raise ValueError(rows[0]["reason"])
     if as_json:

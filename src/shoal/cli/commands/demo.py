@@ -42,6 +42,7 @@ def demo(
             asked = m if crowd is None else m.replace(crowd=crowd)
             with show.busy(asked):
                 found[name, crowd] = asked.epsilon(delta=1 / USERS, rounds=x)
+    # Some of the points that the picture needs anyway: the table costs nothing more.
     cells = []
     for (name, crowd), answers in found.items():
         upper = (show.rounded(answers.upper[x.index(t)]) for t in SHOWN)

@@ -48,15 +48,14 @@ def join(
     node: Annotated[Path, typer.Argument(metavar="FILE", help="The node's own node.toml.", show_default=False)],
 ) -> None:
     """The node's first step: check the terms, derive the number of rounds, take in the secret."""
+    from shoal.cli import show
     from shoal.integrations.flower.node import Node
     from shoal.integrations.flower.node import join as take_in
 
     settings = Node.read(node)
     state, task = take_in(settings), settings.task
-    print(
-        f"This node answers rounds 1 to {state.rounds}: with at least {task.minimum} users in each they cost "
-        f"epsilon <= {task.epsilon:g} at delta = {task.delta:g} ({task.crowd} crowd, zero-out adjacency)."
-    )
+    show.say(f"This node answers rounds 1 to {state.rounds}, if at least {task.minimum} users take part. All of them:")
+    show.say(task.mechanism(users=task.minimum).statement(delta=task.delta, rounds=state.rounds).sentence())
     print(f"Its secret is in {settings.state} now and nowhere else: without that folder the node cannot report.")
 
 

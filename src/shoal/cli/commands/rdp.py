@@ -74,8 +74,7 @@ def rdp(
     for b in best:
         show.say(
             f"{show.crowd_name(b['crowd']).capitalize()}: at δ = {show.plain(b['delta'])} the best order is "
-            f"{show.plain(b['order'])}: "
-            f"ε ≤ {show.rounded(b['epsilon']['upper'])}."
+            f"{show.plain(b['order'])}. {b['guarantee']}"
         )
     show.say_where(path)
 
@@ -94,8 +93,9 @@ def _best(crowd: str | None, m: Mechanism, delta: float, rounds: int) -> dict[st
     from shoal.mechanisms import bounds
 
     order = best_order(bounds([(m, rounds)]).upper, delta)
-    reached = m.epsilon(delta=delta, rounds=rounds, method="rdp").upper
-    return {"crowd": crowd, "delta": delta, "order": order, "epsilon": {"lower": 0.0, "upper": reached}}
+    said = m.statement(delta=delta, rounds=rounds, method="rdp")
+    reached = {"lower": 0.0, "upper": said.epsilon}
+    return {"crowd": crowd, "delta": delta, "order": order, "epsilon": reached, "guarantee": said.sentence()}
 
 
 def _table(title: str, rows: list[dict[str, Any]]) -> None:

@@ -65,6 +65,7 @@ def reproduce(
         raise ValueError(f"{'train' if train else 'run'} is for figure1b only, got {what.value}")
     if train and run is not None:
         raise ValueError("train and run cannot be given together: one makes the run that the other reads")
+    # Before an hour of training: a folder that cannot be written to, or a missing extra, is told now.
     check(out / "report.png")
     if train:
         run = _trained(out / "run")
@@ -86,6 +87,7 @@ def reproduce(
         for part in parts:
             _say(part)
         show.say_path("Report", files[0], " (needs no other file); pictures and data beside it.")
+    # Where the paper is wrong a check is expected to differ; only what comes out otherwise is a failure.
     surprises = [c for part in parts for c in part.surprises]
     for c in surprises:
         print(f"shoal: not as expected: {c.statement}: printed {c.printed}, recomputed {c.found}", file=sys.stderr)
@@ -107,6 +109,7 @@ def _say(part: Part) -> None:
     from shoal.cli import report, show
 
     rows = list(part.rows)
+    # A screen has room for eight; the file has all.
     picked = rows if len(rows) <= 8 else [rows[round(i * (len(rows) - 1) / 7)] for i in range(8)]
     cells = [[report.cell(c, v, 3) for c, v in zip(part.columns, row, strict=True) if c.short] for row in picked]
     show.table(f"{part.title}\n{part.setting}", [c.short for c in part.columns if c.short], cells)

@@ -99,9 +99,11 @@ def _picture(variants: list[tuple[str | None, Mechanism]], rounds: int, title: s
     lines = []
     for crowd, m in variants:
         points = min(40, parse.points_for(crowd))
+        # From one in a million, where attacks are judged, nearly to the right end, where all are as good as guessing.
         x = [10 ** (-6 + 5.85 * i / (points - 1)) for i in range(points)]
         label = m.label if crowd is None else f"{show.crowd_name(crowd)} crowd"
         powers = m.tradeoff(x, rounds=rounds, accuracy=COARSE)
+        # As a multiple of guessing: the curves themselves lie so near to the diagonal that nobody sees a difference.
         upper, lower = ((ends / x).tolist() for ends in (powers.upper, powers.lower))
         lines.append(Line(label=label, x=x, upper=upper, lower=lower))
     lines.append(Line(label="guessing", x=x, upper=[1.0] * len(x)))

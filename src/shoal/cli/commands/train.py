@@ -171,6 +171,7 @@ def train(
         "learning_rate": learning_rate,
         "network": _network(network, model),
     }
+    # A run that goes on keeps its settings: other ones would make its ledger wrong.
     if resume is not None:
         _refuse_beside_resume({**given, "out": out, "seed": seed, "epsilon": epsilon, "users": users})
         _run(_resumed(resume, data_dir, offline, as_json), resume, as_json)
@@ -240,6 +241,7 @@ def _run(run: Run, folder: Path, as_json: bool) -> None:
 
     try:
         ended = live.watch(run, folder, as_json)
+    # Numbers that ran away are the user's learning rate, no bug.
     except FloatingPointError as error:
         raise ValueError(str(error)) from None
     if not ended:

@@ -51,6 +51,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from shoal import _validate
 from shoal.accountant import Accountant
+from shoal.answers import Statement
 from shoal.engine.numeric import FloatArray
 from shoal.integrations.flower import files, keys, tokens
 from shoal.integrations.flower.node import Node
@@ -65,7 +66,6 @@ from shoal.integrations.flower.report import (
     unseal,
 )
 from shoal.integrations.flower.tokens import Marks, Roster
-from shoal.interval import Interval
 from shoal.mechanisms import Crowd, from_dict
 
 DATABASE, HEAD, SIGN, PASSWORD, KEYS, ROSTERS = "analyst.db", "head", "sign.key", "password", "keys", "rosters"
@@ -174,6 +174,7 @@ class Analyst:
             self._seal = _chain_key(self.signer)
             self._db = _connect(path)
             with _explained(path):
+                # A database that is damaged somewhere answers many questions still, and wrongly.
                 (fault,) = self._db.execute("PRAGMA quick_check(1)").fetchone()
                 if fault != "ok":
                     raise DamagedError(f"{path} is damaged ({fault}): restore it from a backup")
@@ -186,6 +187,7 @@ class Analyst:
             """The digest of the model that everything began with."""
             self.settings = Settings.from_dict(stored)
             self._head = None if behind else self._read_head()
+            # Before anything is answered: a ledger that was cut back would let the same budget be spent twice.
             chain, waiting, _ = self._checked()
             self._check_rosters()
             if not reading and not behind:
@@ -215,6 +217,8 @@ class Analyst:
         keys.write_secret(home / PASSWORD, secrets.token_urlsafe(32).encode() + b"\n")
         (home / ROSTERS).mkdir(mode=0o700)
         (home / KEYS).mkdir(mode=0o700)
+        # A key for each epoch, made beforehand: nodes get all public ones at once, and private ones are forgotten in
+        # turn, so that who takes the analyst later cannot open what was sent earlier.
         public = []
         for number in range(1, settings.epochs + 1):
             key = X25519PrivateKey.generate()
@@ -270,6 +274,7 @@ class Analyst:
             raise ValueError(f"{source} must be a roster of this task and its terms, this one is of another")
         if roster.nodes < self.settings.task.minimum:
             raise ValueError(f"{source} must enrol at least {self.settings.task.minimum} nodes, got {roster.nodes}")
+        # Rounds that are closed were counted by the roster they had.
         if roster.first < self.next_round:
             raise ValueError(f"{source} must begin at round {self.next_round} or later, got {roster.first}")
         roster.check()
@@ -342,6 +347,7 @@ class Analyst:
             kept = self._db.execute("SELECT round, vector FROM models ORDER BY round").fetchall()
         chain = _beginning(self._seal, self._text)
         total, digests, known = Accountant(), {self._start}, self._head
+        # The head stands beside the database: an older copy of the database alone does not go unnoticed.
         if known is not None and known[0] > len(lines):
             raise DamagedError(
                 f"{path} is damaged: the ledger ends with round {len(lines)}, and round {known[0]} was closed; restore "
@@ -409,6 +415,8 @@ class Analyst:
                 raise ExhaustedError(f"round must be at most {self.settings.rounds}, for which there are keys")
             self.enrolled(number)
             self.key(number)
+            # With the smallest crowd that may come: a round is not opened that might have to be thrown away after
+            # nodes have reported. Computed once a round, not at every request.
             if self._exceeds is None or self._exceeds[0] != number:
                 worst = self._checked()[2].compose(task.mechanism(users=task.minimum))
                 self._exceeds = (number, float(worst.epsilon(delta=task.delta)) > task.epsilon)
@@ -457,6 +465,7 @@ class Analyst:
             waiting = self.next_round
             if number > waiting:
                 raise ConflictError(f"round must be at most {waiting}, which is waited for, got {number}")
+            # A round that is closed is received, too: a shuffler that lost the answer asks with the same batch again.
             if number == waiting:
                 self.open_round()
             return Delivery(self, number, counted=number == waiting)
@@ -471,6 +480,7 @@ class Analyst:
             if found is None:
                 kept = [row[0] - 1 for row in self._db.execute("SELECT round FROM models ORDER BY round")]
                 raise ValueError(f"round must be one whose model is kept ({', '.join(map(str, kept))}), got {number}")
+            # The next round starts from it; no line of the ledger is touched.
             self._db.execute("UPDATE models SET vector = ? WHERE round = ?", (found[0], self.next_round))
 
     def _answer(self, number: int, digest: bytes) -> str:
@@ -485,16 +495,19 @@ class Analyst:
         """Close a round: new model, ledger entry and answer, all or nothing."""
         task = self.settings.task
         with self._lock, _transaction(self._db):
+            # Read anew inside the transaction: the round may have been closed while this batch came in.
             chain, waiting, ledger = self._checked()
             if number != waiting:
                 raise ConflictError(f"round must be {waiting}, which is waited for, got {number}")
             if users < task.minimum:
                 raise BatchError(f"a round must have at least {task.minimum} users, got {users}")
-            epsilon = ledger.compose(task.mechanism(users=users)).epsilon(delta=task.delta)
-            if epsilon.upper > task.epsilon:
+            spent = ledger.compose(task.mechanism(users=users)).statement(delta=task.delta)
+            if spent.epsilon > task.epsilon:
                 raise ExhaustedError(f"round {number} would exceed the budget of epsilon = {task.epsilon:g}")
+            # By how many were expected to report, which is public; the number that did depends on secret coins.
             vector = self.present()[1] + self.settings.step * total / (task.rate * users)
-            chain, answer = self._enter(chain, epsilon, number, digest, users, reports, refused, vector)
+            chain, answer = self._enter(chain, spent, number, digest, users, reports, refused, vector)
+        # After the commit: a crash in between leaves a head that is behind, which the next start puts right.
         self._write_head(number, chain)
         self._forget_keys()
         return answer
@@ -502,7 +515,7 @@ class Analyst:
     def _enter(
         self,
         chain: bytes,
-        epsilon: Interval,
+        spent: Statement,
         number: int,
         digest: bytes,
         users: int,
@@ -510,7 +523,7 @@ class Analyst:
         refused: Any,
         model: FloatArray,
     ) -> tuple[bytes, str]:
-        """Write down a round after which `epsilon` is spent, and its model; the chain's new end, and the answer."""
+        """Write down a round after which so much is spent, and its model; the chain's new end, and the answer."""
         task = self.settings.task
         mechanism = task.mechanism(users=users)
         answer = json.dumps(
@@ -519,12 +532,11 @@ class Analyst:
                 "users": users,
                 "counted": mechanism.users,
                 "refused": sum(refused.values()),
-                "epsilon": {"lower": epsilon.lower, "upper": epsilon.upper},
+                "epsilon": {"lower": spent.answer.lower, "upper": spent.answer.upper},
                 "delta": task.delta,
                 "crowd": mechanism.crowd,
                 "adjacency": mechanism.adjacency,
-                "guarantee": f"{users} users; after {number} rounds epsilon in {epsilon:.4g} at delta = "
-                f"{task.delta:g} ({mechanism.crowd} crowd, {mechanism.adjacency} adjacency)",
+                "guarantee": spent.sentence(),
             }
         )
         vector = _model_bytes(model)
@@ -555,8 +567,8 @@ class Analyst:
                 raise ValueError(f"round must lie between {least} and {most}, got {number}")
             model = self.present()[1]
             for missing in range(waiting, number):
-                epsilon = ledger.compose(task.mechanism(users=task.minimum)).epsilon(delta=task.delta)
-                chain, _ = self._enter(chain, epsilon, missing, b"", task.minimum, 0, {}, model)
+                spent = ledger.compose(task.mechanism(users=task.minimum)).statement(delta=task.delta)
+                chain, _ = self._enter(chain, spent, missing, b"", task.minimum, 0, {}, model)
         self._write_head(number - 1, chain)
         self._forget_keys()
 
@@ -594,6 +606,7 @@ class Delivery:
             raise BatchError(f"a batch must have at least {self._task.minimum} reports, got {size // length}")
 
     def feed(self, data: bytes) -> None:
+        # Report by report as they come: a batch may be larger than memory. What is left over waits for the next piece.
         self._hash.update(data)
         length = self._task.length
         view = memoryview(self._rest + data) if self._rest else memoryview(data)
@@ -614,11 +627,13 @@ class Delivery:
                 raise RefusedError("token")
             if self._seen[place]:
                 raise RefusedError("duplicate")
+            # Before the numbers are looked at: a node whose report is nonsense has used its token, too.
             self._seen[place] = 1
             report, values = numbers(content, longest=self._longest)
         except RefusedError as refusal:
             self._refused[refusal.reason] += 1
             return
+        # A dummy is added as well, as zeros: no step depends on which of both it is.
         self._reports += report
         self._total += values
 
@@ -686,9 +701,13 @@ def _file_digest(path: Path) -> bytes:
 
 def _connect(path: Path) -> sqlite3.Connection:
     db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
-    with _explained(path):
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
+    try:
+        with _explained(path):
+            db.execute("PRAGMA journal_mode = WAL")
+            db.execute("PRAGMA synchronous = FULL")  # what is answered must survive a loss of power
+    except BaseException:
+        db.close()
+        raise
     return db
 
 

@@ -85,6 +85,7 @@ def sealed_reports(message: Message, context: Context, call_next: App) -> Messag
     except Exception:
         LOG.exception("this node does not report")
         made = Message(Error(code=OTHER, reason=REFUSALS[OTHER]), reply_to=message)
+    # Every answer takes as long, if the owner asks for it: the time of training tells of the data.
     time.sleep(max(0.0, start + pace - time.monotonic()))
     return made
 
@@ -101,10 +102,12 @@ def _answer(message: Message, context: Context, call_next: App, node: Node, memb
     size = sum(a.size for a in sent)
     if size != node.task.dimension:
         raise NodeError(MODEL, f"the model must have {node.task.dimension} numbers on this node, got {size}")
+    # Before anything is done: a round that the analyst did not open could be one of many with one node in it.
     _check_opening(node, number, sent, signature)
     memory = node.memory(member)
     with _alone(memory):
         state = State.read(memory, node)
+        # The same bytes again: two noisy copies of one report would be two rounds.
         if number == state.last:
             return state.answer
         if number < state.last:
@@ -113,10 +116,12 @@ def _answer(message: Message, context: Context, call_next: App, node: Node, memb
             raise NodeError(SPENT, f"round must be at most {most} on this node, got {number}")
         task = node.task
         update = _trained(message, context, call_next, sent, task)
+        # Training, noise and coin in this order whatever the coin says, so that time does not tell who checked in.
         noisy = SOURCES[task.noise](update, task.clip * task.sigma)
         heads = secrets.randbits(COIN_BITS) < task.rate * 2**COIN_BITS
         token = tokens.token(state.secret, task=task, number=number)
         answer = seal(noisy if heads else None, task=task, number=number, key=node.key(number), token=token)
+        # Written down before it is sent: after a crash the round counts as answered, with this answer.
         changed(state, last=number, answer=answer).write(memory)
     return answer
 
@@ -156,6 +161,7 @@ def _settings(context: Context) -> tuple[Node, int | str | None]:
         node = _read_node(str(path))
     except (ValueError, TypeError) as error:
         raise NodeError(SETTINGS, str(error)) from None
+    # The two must not be mixed up: noise that protects nobody is for simulations, which name their file differently.
     if node.task.noise == SIMULATION and named:
         raise NodeError(SETTINGS, f'{path} says noise = "simulation", which protects nobody: not in a deployment')
     if node.task.noise != SIMULATION and not named:

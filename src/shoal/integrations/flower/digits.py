@@ -22,7 +22,10 @@ from shoal.integrations.flower.shuffler import Shuffler
 from shoal.learning.data import Dataset, embedded
 
 BLOCK = 4
+"""Pixels are averaged in blocks of 4 x 4: the fewer numbers a report has, the less noise is in it altogether."""
+
 EPOCHS, RATE = 10, 2.0
+"""A node's own training: enough for its few images."""
 
 client_app = ClientApp(mods=[sealed_reports])
 server_app = ServerApp()
@@ -53,6 +56,7 @@ def dimension() -> int:
 
 def probabilities(weights: FloatArray, bias: FloatArray, x: FloatArray) -> FloatArray:
     scores = x @ weights + bias
+    # Less the largest score: shares do not change, and nothing overflows.
     powers = np.exp(scores - scores.max(axis=1, keepdims=True))
     shares: FloatArray = powers / powers.sum(axis=1, keepdims=True)
     return shares

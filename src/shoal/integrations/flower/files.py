@@ -6,11 +6,13 @@ import fcntl
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
+
+import tomllib
 
 from shoal._files import private, replace, sync_folder
 
-__all__ = ["hold", "lock", "private", "replace", "replace_summed", "sync_folder", "whole"]
+__all__ = ["hold", "lock", "private", "replace", "replace_summed", "sync_folder", "table", "whole"]
 
 SUM_BYTES = 32
 
@@ -26,6 +28,14 @@ def replace_summed(path: Path, pieces: Iterable[bytes]) -> None:
         yield total.digest()
 
     replace(path, summed())
+
+
+def table(path: str | Path) -> dict[str, Any]:
+    """What a TOML file says."""
+    try:
+        return tomllib.loads(Path(path).read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ValueError(f"{path} must be a TOML file that can be read: {error}") from None
 
 
 def whole(path: Path) -> bool:

@@ -98,6 +98,7 @@ def make_certificates(folder: Path, *, hosts: Sequence[str] = ("127.0.0.1", "loc
     For loopback and for trying out: the authority's key is thrown away, so nothing else can be signed by it.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    # A little in the past: clocks differ.
     start = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(minutes=5)
     end = start + datetime.timedelta(days=VALID_DAYS)
     authority, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())

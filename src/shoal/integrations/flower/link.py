@@ -111,6 +111,7 @@ def write(
     `name` is a DNS name in the SuperLink's certificate; `rate` (requests a second) and `connections` are what one
     address may have, to be raised where many nodes share one.
     """
+    # nginx wants IPv6 addresses in brackets.
     if ":" in host and not host.startswith("["):
         host = f"[{host}]"
     for what, path in {"certificate": certificate, "key": key, "authority": authority}.items():
@@ -123,6 +124,7 @@ def write(
     _validate.integer("connections", connections, minimum=1, maximum=10**6)
     home = folder.resolve()
     words = [str(home), str(certificate.resolve()), str(key.resolve()), str(authority.resolve()), host, name]
+    # nginx has its own rules for quoting: what would need it is refused, or a path could become a directive.
     if bad := [w for w in words if any(c in w for c in " ;{}\"'\\$\n\t#")]:
         raise ValueError(f"names and paths must be without spaces, quotes and special characters, got {bad[0]!r}")
     (home / "temporary").mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -137,7 +139,7 @@ def write(
         port=port,
         upstream=upstream,
         rate=rate,
-        burst=10 * rate,
+        burst=10 * rate,  # nodes behind one address answer a round at the same time
         connections=connections,
         locations="\n".join(LOCATION.format(word=word, upstream=upstream) for word in FLEET),
     )

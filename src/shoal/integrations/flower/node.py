@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import tomllib
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
@@ -79,10 +78,7 @@ class Node:
     @classmethod
     def read(cls, path: str | Path) -> Node:
         """The settings in a node's TOML file."""
-        try:
-            data = tomllib.loads(Path(path).read_text())
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ValueError(f"{path} must be a TOML file that can be read: {error}") from None
+        data = files.table(path)
         task = data.pop("task", None)
         needed = {"keys", "epoch", "signer", "rounds", "secret", "state"}
         if not isinstance(task, Mapping) or not needed <= set(data) <= needed | {"pace"}:
@@ -93,6 +89,7 @@ class Node:
         fields = set(Task.__dataclass_fields__)
         if set(task) != fields:
             raise ValueError(f"[task] of {path} must have {', '.join(sorted(fields))}, got {', '.join(sorted(task))}")
+        # Paths in the file are as seen from the file, not from where a SuperNode happens to run.
         home = Path(path).resolve().parent
         wrong = {n for n in ("secret", "state", "signer") if not isinstance(data[n], str)}
         if wrong or not isinstance(data["keys"], list):
@@ -127,6 +124,7 @@ class Node:
     @property
     def label(self) -> str:
         """Stands for the settings that a state belongs to."""
+        # Not the number of rounds: the owner may lower it without enrolling anew.
         parts = [self.task.digest, str(self.epoch).encode(), *(keys.public_text(k).encode() for k in self.keys)]
         return hashlib.sha256(b"|".join([*parts, keys.public_text(self.signer).encode()])).hexdigest()
 
@@ -181,8 +179,10 @@ def join(node: Node, *, member: int | str | None = None, source: Path | None = N
             _forget(given)  # a crash came between the two
         raise ValueError(f"{path} exists: this node has joined already")
     secret = tokens.read_secret(given)
+    # Derived from the node's own budget, never taken from the analyst: a node trusts nobody with its epsilon.
     state = State(label=node.label, secret=secret, rounds=node.task.rounds(node.rounds))
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # In this order: a crash in between leaves the secret twice, never nowhere.
     state.write(path)
     _forget(given)
     return state

@@ -39,7 +39,7 @@ GRID_BITS = 80
 
 def clipped(arrays: Iterable[Any], *, clip: float) -> FloatArray:
     """All arrays as one vector of l2 norm at most `clip`; zero if any number is not finite."""
-    vector = np.concatenate([np.zeros(0), *(np.asarray(a, dtype=np.float64).ravel() for a in arrays)])
+    vector: FloatArray = np.concatenate([np.zeros(0), *(np.asarray(a, dtype=np.float64).ravel() for a in arrays)])
     if not np.isfinite(vector).all():
         return np.zeros_like(vector)
     largest = float(np.max(np.abs(vector), initial=0.0))

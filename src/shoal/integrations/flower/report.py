@@ -20,7 +20,7 @@ import json
 import math
 import re
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -156,6 +156,7 @@ class Task:
         """
         from scipy.special import chdtri
 
+        # One honest report in 10^9 is refused; a hostile one can be no longer than the longest of them.
         chi = math.sqrt(float(chdtri(self.dimension, IMPLAUSIBLE)))
         return self.clip * (1.0 + self.sigma * chi) * (1.0 + 1e-6)
 
@@ -168,6 +169,7 @@ class Task:
         from shoal.mechanisms import Crowd, ShuffledCheckIn  # a node starts for every round and never accounts
 
         (crowd,) = (c for c in get_args(Crowd) if c == self.crowd)
+        # Nodes that work for an adversary hide nobody: they are taken off before the crowd is counted.
         honest = counted(users - self.corrupt)
         return ShuffledCheckIn(users=honest, rate=self.rate, sigma=self.sigma, crowd=crowd)
 
@@ -183,11 +185,12 @@ def _rounds(task: Task, at_most: int | None) -> int:
     worst = task.mechanism(users=task.minimum)
     if at_most is not None and float(worst.epsilon(delta=task.delta, rounds=at_most)) <= task.epsilon:
         return at_most
+    # One epsilon is quick; the search for the largest number asks for many.
     found = calibrate.rounds(worst, epsilon=task.epsilon, delta=task.delta)
     return min(found, ROUND_MAX if at_most is None else at_most)
 
 
-def opening(task: Task, number: int, model: npt.NDArray[np.floating], key: X25519PublicKey) -> bytes:
+def opening(task: Task, number: int, model: npt.NDArray[np.floating[Any]], key: X25519PublicKey) -> bytes:
     """What the analyst signs to open a round: the task, the round, the key to seal to and the model to start from.
 
     With the key in it a node that knows the right signer cannot be made to seal to anybody else.
@@ -197,7 +200,7 @@ def opening(task: Task, number: int, model: npt.NDArray[np.floating], key: X2551
 
 
 def seal(
-    values: npt.NDArray[np.floating] | None, *, task: Task, number: int, key: X25519PublicKey, token: bytes
+    values: npt.NDArray[np.floating[Any]] | None, *, task: Task, number: int, key: X25519PublicKey, token: bytes
 ) -> bytes:
     """The sealed report of round `number`; None seals a dummy."""
     vector = np.zeros(task.dimension, _NUMBER) if values is None else np.asarray(values).astype(_NUMBER)
@@ -205,6 +208,7 @@ def seal(
         raise ValueError(f"a report must have {task.dimension} numbers, got {vector.shape}")
     if len(token) != TOKEN_BYTES:
         raise ValueError(f"token must have {TOKEN_BYTES} bytes, got {len(token)}")
+    # A dummy is as long as a report and sealed in the same way: only the analyst can tell them apart.
     kind = DUMMY if values is None else REPORT
     return SUITE.encrypt(bytes([kind]) + token + vector.tobytes(), key, info=task.info(number))
 

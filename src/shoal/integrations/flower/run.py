@@ -63,6 +63,7 @@ class Machine:
     registered: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
+        # Processes run in folders of their own: relative paths would lead elsewhere for each.
         self.folder = self.folder.resolve()
         self.app = None if self.app is None else self.app.resolve()
         self.ports = {"analyst": free_port(), "superlink": free_port()}
@@ -88,6 +89,7 @@ class Machine:
                     raise ValueError(f"nodes must be at most {len(analyst.enrolled(1))}, who are enrolled, got {nodes}")
         else:
             registrar = self.folder / "registrar"
+            # All parties on one machine: what each would hand to the next is moved, and forgotten where it came from.
             with contextlib.closing(Analyst.create(self.analyst_home, settings)) as analyst:
                 made, _ = tokens.enrol(registrar, task=settings.task, nodes=nodes, first=1, last=settings.rounds)
                 analyst.admit(made)
@@ -153,6 +155,7 @@ class Machine:
         return self.folder / "registrar" / "secrets" / f"{number + 1:06d}.secret"
 
     def environment(self, **more: str) -> dict[str, str]:
+        # The commands of this environment, also where it is not activated; no reports about use to anybody.
         scripts = sysconfig.get_path("scripts")
         return {
             **os.environ,
@@ -175,7 +178,7 @@ class Machine:
                 stderr=subprocess.STDOUT,
                 env=self.environment(**environment),
                 cwd=self.folder,
-                start_new_session=True,
+                start_new_session=True,  # Ctrl-C is for the command, which ends them in order
             )
         return self.processes[name]
 
@@ -185,6 +188,7 @@ class Machine:
     def wait_until(self, name: str, ready: Callable[[], bool]) -> None:
         deadline = time.monotonic() + START_SECONDS
         while not ready():
+            # One that has ended will never be ready: say so at once, not after a minute.
             if self.processes[name].poll() is not None:
                 raise RunError(f"{name} ended with code {self.processes[name].returncode}, see {self.log(name)}")
             if time.monotonic() > deadline:
@@ -273,6 +277,7 @@ class Machine:
 
     def stop(self, *names: str, kill: bool = False) -> None:
         """End processes and all that they started."""
+        # All are asked before any is waited for; then whatever is left of their groups is killed.
         ending = [self.processes.pop(name) for name in names]
         for process in ending:
             _signal(process, signal.SIGKILL if kill else signal.SIGTERM)
@@ -313,6 +318,7 @@ def deployment(machine: Machine, settings: Settings, *, nodes: int) -> Iterator[
         # At Flower's usual level the SuperLink's log names the nodes as their replies come in.
         machine.start_superlink("--enable-supernode-auth", FLWR_LOG_LEVEL="WARNING")
         machine.start_proxy()
+        # Registration is a command of Flower's, which takes seconds to start: several at a time.
         with ThreadPoolExecutor(os.cpu_count()) as several:
             list(several.map(lambda number: machine.start_supernode(number, nodes=nodes), range(nodes)))
         yield machine
@@ -340,6 +346,7 @@ def follow(machine: Machine, run: str, progress: Callable[[dict[str, Any]], None
             rows = analyst.rounds()
             for row in rows[shown:]:
                 progress(row)
+            # The ledger is looked at often; Flower, whose answer takes a second, when nothing has come for a while.
             fresh, shown = len(rows) > shown, len(rows)
             if shown >= machine.rounds or (not fresh and time.monotonic() > asked + STATUS_SECONDS):
                 over, asked = machine.run_status(run), time.monotonic()

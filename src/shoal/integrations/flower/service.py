@@ -111,10 +111,12 @@ class Throttle:
             await self._app(scope, receive, send)
 
     def _known(self, scope: Scope) -> bool:
+        # Compared in constant time here as well: who can measure must not learn the password letter by letter.
         given = dict(scope["headers"]).get(b"authorization", b"")
         return secrets.compare_digest(given, self._expected)
 
     def _allowed(self) -> bool:
+        # A bucket that fills up again within a second, one for all strangers: they have no names to tell them apart.
         now = time.monotonic()
         self._left, self._at = min(STRANGERS, self._left + (now - self._at) * STRANGERS), now
         if self._left < 1.0:
@@ -131,6 +133,19 @@ def make_app(analyst: Analyst) -> FastAPI:
     """The service of one analyst."""
     app = FastAPI(title="shoal analyst", version=__version__, docs_url=None, redoc_url=None)
     app.add_middleware(Throttle, password=analyst.password)
+    _add_refusals(app)
+    _add_health(app)
+    guarded = _guarded(analyst)
+    _add_rounds(app, analyst, guarded)
+    _add_reports(app, analyst, guarded)
+    return app
+
+
+_Number = Annotated[int, PathParameter(ge=1, le=ROUND_MAX)]
+
+
+def _guarded(analyst: Analyst) -> dict[str, Any]:
+    """What makes a path ask for the password."""
     bearer = HTTPBearer(auto_error=False, description="The content of the analyst's file `password`.")
 
     def known(credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> None:
@@ -138,9 +153,11 @@ def make_app(analyst: Analyst) -> FastAPI:
         if not secrets.compare_digest(given.encode(), analyst.password.encode()):
             raise HTTPException(401, "a request must carry the analyst's password", {"WWW-Authenticate": "Bearer"})
 
-    guarded: dict[str, Any] = {"dependencies": [Depends(known)]}
-    number_type = Annotated[int, PathParameter(ge=1, le=ROUND_MAX)]
+    return {"dependencies": [Depends(known)]}
 
+
+def _add_refusals(app: FastAPI) -> None:
+    """Every error that a request can be answered with, as one sentence."""
     for kind, status in STATUS.items():
 
         def refuse(request: Request, error: Exception, status: int = status) -> JSONResponse:
@@ -151,6 +168,7 @@ def make_app(analyst: Analyst) -> FastAPI:
 
     @app.exception_handler(DamagedError)
     def damaged(request: Request, error: DamagedError) -> JSONResponse:
+        # What is wrong with which file is for the analyst's own log, not for who asks.
         print(f"error: {error}", file=sys.stderr, flush=True)
         return JSONResponse({"detail": "the analyst's folder is damaged, its own log says how"}, 500)
 
@@ -158,10 +176,16 @@ def make_app(analyst: Analyst) -> FastAPI:
     def malformed(request: Request, error: RequestValidationError) -> JSONResponse:
         return JSONResponse({"detail": f"round must be a whole number from 1 to {ROUND_MAX}"}, 422)
 
+
+def _add_health(app: FastAPI) -> None:
     @app.get("/v1/health")
     async def health() -> Health:
         """Whether the service is up."""
         return Health(version=__version__)
+
+
+def _add_rounds(app: FastAPI, analyst: Analyst, guarded: dict[str, Any]) -> None:
+    """To open a round, and to fetch its model."""
 
     @app.post("/v1/rounds", responses=_refusals(401, 403, 429), **guarded)
     def open_round() -> Waiting:
@@ -182,12 +206,16 @@ def make_app(analyst: Analyst) -> FastAPI:
         responses={200: {"content": {"application/octet-stream": {}}}, **_refusals(401, 409, 422, 429)},
         **guarded,
     )
-    def model(number: number_type) -> Response:
+    def model(number: _Number) -> Response:
         """The model of the round that is waited for: float32, little-endian."""
         waiting, vector = analyst.present()
         if number != waiting:
             raise ConflictError(f"round must be {waiting}, which is waited for, got {number}")
         return Response(vector.astype("<f4").tobytes(), media_type="application/octet-stream")
+
+
+def _add_reports(app: FastAPI, analyst: Analyst, guarded: dict[str, Any]) -> None:
+    """To close a round."""
 
     @app.put(
         "/v1/rounds/{number}/reports",
@@ -202,12 +230,13 @@ def make_app(analyst: Analyst) -> FastAPI:
         response_model=Closed,
         **guarded,
     )
-    async def reports(number: number_type, request: Request) -> Response:
+    async def reports(number: _Number, request: Request) -> Response:
         """Close a round with a batch. The same batch again gets the same answer, another one gets 409."""
         if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/octet-stream":
             raise HTTPException(415, "a batch must be of type application/octet-stream")
         batch = await run_in_threadpool(analyst.receive, number)
         try:
+            # Refused by what is announced, before megabytes are read; a batch without an announcement is counted.
             announced = request.headers.get("content-length", "")
             if announced.isdecimal() and len(announced) < 19:
                 batch.expect(int(announced))
@@ -215,12 +244,11 @@ def make_app(analyst: Analyst) -> FastAPI:
                 await run_in_threadpool(batch.feed, block)
             answer = await run_in_threadpool(batch.finish)
         finally:
+            # Whatever happened, or the analyst would wait for this batch for ever.
             batch.abandon()
         if batch.counted:
             print(f"round {number}: {Closed.model_validate_json(answer).guarantee}", flush=True)
         return Response(answer, media_type="application/json")
-
-    return app
 
 
 async def _blocks(request: Request) -> AsyncIterator[bytes]:
@@ -271,6 +299,7 @@ class Impatient(H11Protocol):
 
     def _wait(self, seconds: float) -> None:
         self._ask()
+        # One connection too many costs the one that has said nothing for longest.
         if len(self._quiet) >= QUIET_MAX:
             next(iter(self._quiet))._give_up()
         self._quiet[self] = self.loop.call_later(seconds, self._give_up)
@@ -296,6 +325,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 def serve(analyst: Analyst, *, host: str, port: int, certificate: Path, key: Path) -> None:
     """Run the service until it is stopped."""
+    # Each connection is an open file; what the system allows by default is few.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     enough = FILES if most == resource.RLIM_INFINITY else min(most, FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (enough, most))
@@ -308,7 +338,7 @@ def serve(analyst: Analyst, *, host: str, port: int, certificate: Path, key: Pat
             port=port,
             ssl_certfile=str(certificate),
             ssl_keyfile=str(key),
-            access_log=False,
+            access_log=False,  # who asked when is nothing to keep
             log_level="warning",
             server_header=False,
             date_header=False,

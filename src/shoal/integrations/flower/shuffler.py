@@ -34,7 +34,6 @@ from typing import Any
 
 import httpx
 import numpy as np
-import tomllib
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -62,6 +61,7 @@ class Journal:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = files.lock(self.folder, whose="shuffler")
         self._spool = self.folder / "arrivals.spool"
+        # What a crash left behind: arrivals in the order in which they came must not stay.
         for left in (self._spool, *self.folder.glob("*.draft")):
             left.unlink(missing_ok=True)
 
@@ -96,6 +96,7 @@ class Journal:
             if count < minimum:
                 LOG.warning("round %d: %d reports, at least %d are needed", number, count, minimum)
                 return None
+            # The whole guarantee rests on this permutation: from the system's generator, uniform over all orders.
             order = list(range(count))
             random.SystemRandom().shuffle(order)
             with open(self._spool, "rb") as arrivals:
@@ -107,6 +108,7 @@ class Journal:
 
                 files.replace_summed(self.batch(number), permuted())
         finally:
+            # Also on the way out: the order of arrival is what the shuffler must not keep.
             self._spool.unlink(missing_ok=True)
             files.sync_folder(self.folder)
         return self.batch(number)
@@ -122,6 +124,7 @@ class Journal:
 
     def done(self, number: int) -> None:
         """The analyst has confirmed the round: nothing of it is kept."""
+        # First the mark, then the batch: after a crash in between the batch is delivered again, which changes nothing.
         if number > self.confirmed:
             files.replace(self.folder / "confirmed", [f"{number}\n".encode()])
         self.drop(number)
@@ -166,7 +169,7 @@ class AnalystClient:
             verify=context,
             headers={"Authorization": f"Bearer {password}"},
             timeout=httpx.Timeout(10.0, read=300.0),
-            trust_env=False,
+            trust_env=False,  # no proxy that the environment names
         )
         self._patience = _validate.real("patience", patience)
 
@@ -214,6 +217,7 @@ class AnalystClient:
                 if response.status_code in allowed:
                     return response
                 trouble = f"{response.status_code} {response.text[:300]}"
+                # 408 and 429 mean later, 5xx a restart; any other refusal will not change by waiting.
                 if response.status_code < 500 and response.status_code not in (408, 429):
                     raise AnalystError(f"the analyst refused: {trouble}")
             except httpx.TransportError as error:
@@ -260,10 +264,7 @@ class Shuffler(Strategy):
     @classmethod
     def from_file(cls, path: str | Path) -> Shuffler:
         """The shuffler that a TOML file on its own machine describes."""
-        try:
-            data = tomllib.loads(Path(path).read_text())
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise ValueError(f"{path} must be a TOML file that can be read: {error}") from None
+        data = files.table(path)
         needed = {"url", "password", "journal", "minimum"}
         known = {"authority", "timeout", "enough", "grace", "attempts", "patience"}
         if not needed <= set(data) <= needed | known:
@@ -299,6 +300,7 @@ class Shuffler(Strategy):
         """
         self.summary()
         result = Result()
+        # Batches of an earlier run first: nodes must not be asked twice for a round that may be closed.
         for number in self.journal.pending():
             with contextlib.suppress(RefusedBatchError):  # then it is collected again below
                 result.train_metrics_clientapp[number] = self._deliver(number)
@@ -308,6 +310,7 @@ class Shuffler(Strategy):
                 LOG.info("the analyst opens no further round: %s", waiting.reason)
                 break
             number = waiting.number
+            # Nodes have answered this round: with other users once more, the difference would show some of them.
             if number <= (known := self.journal.confirmed):
                 raise AnalystError(
                     f"the analyst waits for round {number}, and has closed round {known} before: it was put back to an "
@@ -361,6 +364,7 @@ class Shuffler(Strategy):
         """Collect and deliver until the analyst has closed the round."""
         trouble = ""
         for _ in range(self.attempts):
+            # Nodes that reported before send the same report again; nothing new is revealed by another attempt.
             self.aggregate_train(number, self._replies(grid, self.configure_train(number, arrays, config, grid)))
             if not self.journal.batch(number).exists():
                 trouble = f"minimum is {self.minimum} reports"
@@ -376,10 +380,11 @@ class Shuffler(Strategy):
         deadline = time.monotonic() + self.timeout
         pending: list[str] = []
         stream = iter(messages)
+        # In slices: all messages at once would be as many copies of the model in memory.
         while some := list(itertools.islice(stream, SLICE)):
             pending.extend(m for m in grid.push_messages(some) if m)
+        # So many may be missing when the grace begins.
         few = len(pending) - max(self.minimum, math.ceil(self.enough * len(pending)))
-        """So many may be missing when the grace begins."""
         hurried = False
         while pending and time.monotonic() < deadline:
             answered = set()
@@ -399,6 +404,7 @@ class Shuffler(Strategy):
         try:
             answer = self.analyst.deliver(number, self.journal.batch(number))
         except RefusedBatchError as error:
+            # Kept, it would be delivered first at every start, and be refused again.
             LOG.error("%s", error)
             self.journal.drop(number)
             raise

@@ -146,6 +146,7 @@ def write(folder: Path) -> None:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ValueError(f"{folder} must be a new or empty folder")
     package = name.replace("-", "_")
+    # Its package would hide the module of that name, or be hidden by it.
     if keyword.iskeyword(package) or package in sys.stdlib_module_names or importlib.util.find_spec(package):
         raise ValueError(f"the name of the folder must not be that of a Python module, got {name!r}")
     home = folder / package
@@ -168,6 +169,7 @@ def starting_arrays(folder: Path) -> Mapping[str, Any]:
             f"{project} must name the function that gives the starting arrays: [tool.shoal] model = "
             '"package.module:function"'
         ) from None
+    # The app is no installed package: its folder is looked in for this one import only.
     home = str(folder.resolve())
     sys.path.insert(0, home)
     try:

@@ -35,6 +35,8 @@ from shoal.integrations.flower.report import CROWD_MAX, ROUND_MAX, TOKEN_BYTES, 
 
 SECRET_BYTES = 32
 MARK_BYTES = 16
+"""Of a hash: enough that no two of a billion nodes share one by chance."""
+
 REGISTRAR, SECRETS = "registrar.json", "secrets"
 FORMAT = "shoal roster 2"
 
@@ -51,6 +53,7 @@ def mark(value: bytes, *, digest: bytes, number: int) -> bytes:
 
 def marks(members: Sequence[bytes], *, task: Task, number: int) -> list[bytes]:
     """The marks of a round: sorted, so that their order tells nothing."""
+    # As `token` and `mark` say; the digest, which all share, is made once for millions of them.
     digest = task.digest
     head = b"shoal token 2" + digest + number.to_bytes(8, "big")
     made = (hmac.digest(secret, head, "sha256")[:TOKEN_BYTES] for secret in members)
@@ -89,6 +92,7 @@ def enrol(folder: Path, *, task: Task, nodes: int, first: int, last: int) -> tup
     roster = folder / f"{task.name}-{start}-{end}.roster"
     if roster.exists():
         raise ValueError(f"{roster} must not exist yet: name other rounds or another folder")
+    # Secrets come from one key by their number, so that an enrolment that broke off, or grows, gives the same again.
     master, known = _registrar(folder)
     members = [_member(master, number) for number in range(1, count + 1)]
     (folder / SECRETS).mkdir(exist_ok=True, mode=0o700)
@@ -104,6 +108,7 @@ def enrol(folder: Path, *, task: Task, nodes: int, first: int, last: int) -> tup
         for number in range(start, end + 1):
             yield b"".join(marks(members, task=task, number=number))
 
+    # The roster first: nodes that are remembered as enrolled must be in one.
     files.replace(roster, pieces())
     _remember(folder, master, max(known, count))
     return roster, new
@@ -171,6 +176,7 @@ class Roster:
             raise ValueError(f"{path} must be a roster from 'shoal flower enrol', there is no such file") from None
         except (ValueError, KeyError, TypeError, AttributeError):
             raise ValueError(f"{path} must be a roster from 'shoal flower enrol', this is something else") from None
+        # Its size says whether all of it came through; what the marks are `check` looks at.
         if path.stat().st_size != size:
             raise ValueError(
                 f"{path} is damaged: it has {path.stat().st_size} bytes, not {size}; ask the registrar again"

@@ -74,10 +74,12 @@ def _compute(run: TrainingRun, progress: Progress | None) -> _Numbers:
     m, delta = run.mechanism, run.delta
     shown = _spread(run)
     accuracy = dict(zip(run.rounds, run.accuracy, strict=True))
+    # Any crowd takes seconds a value: five of the rounds, first and last among them.
     few = tuple(shown[i] for i in sorted({round(j * (len(shown) - 1) / 4) for j in range(5)}))
     tell = Steps(progress, "Figure 1b", len(few) + len(GENERIC_ORDERS) + 3)
     tell("Theorem 3")
     by_theorem = converted(m, m.scale, theorem3, ORDERS, delta, shown)
+    # sigma, not the scale: these two bounds hold for any crowd and bring their own sensitivity.
     generic = converted(m, m.sigma, generic_bound, GENERIC_ORDERS, delta, shown, tell)
     tell("baseline")
     baseline = tuple(checkin_baseline(users=m.users, rate=m.rate, sigma=m.sigma, delta=delta, rounds=t) for t in shown)

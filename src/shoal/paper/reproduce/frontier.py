@@ -113,12 +113,14 @@ def _compute(kept: dict[str, Any], progress: Progress | None) -> _Numbers:
         safe=safe,
         ideal=ideal,
         paper_run=run,
+        # The same run twice: by the paper's own accounting, and by ours for any crowd.
         paper_exact=parts.tight(m.replace(crowd="any"), delta, last),
         paper_claim=converted(m, m.scale, theorem3, ORDERS, delta, [last])[0],
     )
 
 
 def _trainings(kept: dict[str, Any], epsilon: float) -> _Trainings:
+    # Seeds differ, nothing else may: their mean would be one of different things.
     runs = [r for r in kept["shuffle"] if r["epsilon"] == epsilon]
     if any(r["mechanism"] != runs[0]["mechanism"] for r in runs):
         raise ValueError("runs of one epsilon must have one mechanism")

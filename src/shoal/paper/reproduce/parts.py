@@ -102,6 +102,7 @@ class Steps:
 
     def __call__(self, words: str) -> None:
         if self._progress is not None:
+            # Told before a step is done: what is shown is what is being computed.
             self._progress(f"{self._name}: {words}", min(self._done / self._total, 1.0))
         self._done += 1
 
@@ -158,6 +159,7 @@ def not_without_loss(ideal: Interval, safe: Interval, when: str = "1 round") -> 
         statement=f"all others may be taken to hold the same vector “w.l.o.g.” ({when})",
         printed="no loss",
         found=f"identical crowd ε ≤ {most(ideal)}, some crowd ε ≥ {least(safe)}",
+        # Proved only if what some crowd reveals is above all that the identical one can: ends, not middles.
         agrees=safe.lower <= ideal.upper,
         expected=False,
     )
