@@ -26,7 +26,9 @@ a factor of 1 - 1e-5, more than the rounding of single precision, so that none i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +102,7 @@ def clipped_sum(
         total += found.weighted(_factors(norm, bound)).to(total.dtype)
         norms.append(norm)
         losses.append(found.losses)
+        del found  # before the next is computed, which finds its place in the cache
     return ClippedSum(total=total.to(inputs.dtype), norms=torch.cat(norms), losses=torch.cat(losses))
 
 
@@ -131,14 +134,16 @@ def _gradients(
     tried = _tried(model, inputs[few], labels[few], loss)
     alone = _alone(model, inputs[:1], labels[:1], loss) if tried is None else None
     if microbatch is None:
-        parts = (tried.parts if tried is not None else _parts(alone.calls if alone is not None else ())).values()
-        microbatch = _microbatch(sum(part.numbers for part in parts) + _formed(model, alone, owners))
+        parts = tried.parts if tried is not None else alone.parts if alone is not None else {}
+        microbatch = _microbatch(sum(part.numbers for part in parts.values()) + _formed(model, alone, owners))
+    copied, tried = (None, None) if tried is None else (tried.copied, None)
     for x, y, whose in _microbatches(inputs, labels, owners, microbatch):
         found = _together(model, x, y, loss) if alone is None else None
-        if found is None:  # also for a model that does something else with these records than with those tried
+        if found is None or found.copied != copied:  # a model that does something else with these than with those tried
             alone = alone or _alone(model, inputs[:1], labels[:1], loss)
             found = _apart(model, x, y, loss, alone)
         yield found if whose is None else found.as_one(whose)
+        del found
 
 
 def _microbatches(
@@ -217,11 +222,11 @@ class _Tap(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        ctx.call.gradient = gradients[0]
+        ctx.call.receive(gradients[0])
         return gradients[0], None, None
 
 
-def _tapped(output: Tensor, anchor: Tensor, call: Call) -> Tensor:
+def _tapped(anchor: Tensor, output: Tensor, call: Call) -> Tensor:
     found: Tensor = _Tap.apply(output, anchor, call)  # type: ignore[no-untyped-call]
     return found
 
@@ -230,7 +235,8 @@ def _together(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> G
     """None if a parameter is used in an unknown way."""
     parameters = trainable(model)
     anchor = inputs.new_zeros((), dtype=parameters[0].dtype).requires_grad_()
-    watch = Watcher(parameters, users=len(inputs), tap=lambda output, call: _tapped(output, anchor, call))
+    tap = functools.partial(_tapped, anchor)
+    watch = Watcher(model, parameters, users=len(inputs), tap=tap, together=True)
     try:
         with torch.enable_grad():
             with watch:
@@ -241,25 +247,36 @@ def _together(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> G
         return None
     if any(g is not None for g in hidden):  # a parameter reaches the loss in a way that was not seen
         return None
-    _check_unchanged(watch.calls)
-    return Gradients(parameters=parameters, parts=_parts(watch.calls), losses=values.detach())
+    parts = _parts(watch.calls, parameters)
+    return Gradients(parameters=parameters, parts=parts, losses=values.detach(), copied=watch.copied)
 
 
-def _check_unchanged(calls: Iterable[Call]) -> None:
-    """An ordinary backward pass notices this by itself."""
-    if any(version_of(call.inputs) != call.version for call in calls):
-        raise RuntimeError("model must not change in place what a layer has got, which its gradient needs")
-
-
-def _parts(calls: Iterable[Call]) -> dict[int, OfParameter]:
+def _parts(calls: Iterable[Call], parameters: Sequence[nn.Parameter]) -> dict[int, OfParameter]:
     """The parts of parameters, by their ids."""
     found: dict[int, list[OfParameter]] = {}
+    targets: dict[int, Tensor] = {}
     for call in calls:
-        if call.gradient is None:  # its output does not reach the loss
-            continue
-        for use in call.uses:
-            found.setdefault(id(use.parameter), []).append(use.part(call.inputs, call.gradient))
-    return {key: added(parts) for key, parts in found.items()}
+        for target, part in call.parts:
+            targets[id(target)] = target
+            found.setdefault(id(target), []).append(part)
+    parts = {key: added(given) for key, given in found.items()}
+    own = {id(p) for p in parameters}
+    derived = {key: target for key, target in targets.items() if key not in own}
+    if not derived:
+        return parts
+    # Each user's gradient of what was derived from parameters, taken back to these.
+    gradients = [parts.pop(key).each() for key in derived]
+    back = torch.autograd.grad(
+        list(derived.values()),
+        parameters,
+        [g.reshape(len(g), *t.shape) for g, t in zip(gradients, derived.values(), strict=True)],
+        is_grads_batched=True,
+        allow_unused=True,
+    )
+    for p, g in zip(parameters, back, strict=True):
+        if g is not None:
+            parts[id(p)] = added([*found.get(id(p), []), Direct(gradients=g)])
+    return parts
 
 
 def _two_records(inputs: Tensor, labels: Tensor) -> list[int]:
@@ -309,36 +326,40 @@ def _are_same(found: Tensor, expected: Tensor, sizes: list[int]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class _Alone:
-    """What a record alone showed: the parameters of which all uses are known products, and these calls."""
+    """What a record alone showed: the parameters of which all uses are known products, and zeros for what came out."""
 
     products: list[nn.Parameter]
-    calls: list[Call]
-
-    @property
-    def zeros(self) -> list[Tensor]:
-        return [c.gradient for c in self.calls if c.gradient is not None]
+    zeros: list[Tensor]
+    parts: Mapping[int, OfParameter]
 
 
 def _alone(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> _Alone:
     parameters = trainable(model)
     anchor = inputs.new_zeros((), dtype=parameters[0].dtype).requires_grad_()
+    zeros: list[Tensor] = []
 
     def tap(output: Tensor, call: Call) -> Tensor:
-        call.gradient = torch.zeros_like(output)
-        return _tapped(output, anchor, Call(inputs=output, uses=()))
+        zeros.append(torch.zeros_like(output))
+        return _tapped(anchor, output, call)
 
-    watch = Watcher(parameters, users=1, tap=tap, strict=False)
+    watch = Watcher(model, parameters, users=1, tap=tap)
     with torch.enable_grad():
         with watch:
             outputs = model(inputs)
         value = loss(outputs, labels).sum()
         _, *hidden = torch.autograd.grad(value, [anchor, *parameters], allow_unused=True)
     bad = watch.unknown | {id(p) for p, g in zip(parameters, hidden, strict=True) if g is not None}
-    bad |= {id(use.parameter) for call in watch.calls for use in call.uses if not use.matrix}
-    good = {id(use.parameter) for call in watch.calls for use in call.uses} - bad
-    calls = [c for c in watch.calls if any(id(use.parameter) in good for use in c.uses)]
-    _check_unchanged(calls)
-    return _Alone(products=[p for p in parameters if id(p) in good], calls=calls)
+    bad |= {id(use.target) for call in watch.calls for use in call.uses if not use.matrix}
+    good = {id(use.target) for call in watch.calls for use in call.uses} - bad
+    kept = [any(id(use.target) in good for use in call.uses) for call in watch.calls]
+    calls = list(itertools.compress(watch.calls, kept))
+    for call in calls:
+        call.check_unchanged()
+    return _Alone(
+        products=[p for p in parameters if id(p) in good],
+        zeros=list(itertools.compress(zeros, kept)),
+        parts=_parts(calls, parameters),
+    )
 
 
 def _apart(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss, alone: _Alone) -> Gradients:
@@ -348,7 +369,7 @@ def _apart(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss, alone: 
 
     def one(given: dict[str, Tensor], zeros: list[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Kept]:
         left = iter(zeros)
-        watch = Watcher(alone.products, users=1, tap=lambda output, call: output + next(left))
+        watch = Watcher(model, alone.products, users=1, tap=lambda output, call: output + next(left))
         with watch:
             outputs = torch.func.functional_call(model, given, (x[None],))
         value = loss(outputs, y[None]).sum()
@@ -362,8 +383,10 @@ def _apart(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss, alone: 
         given = {k: p.detach() for k, p in others.items()}
         (direct, gradients), (losses, kept) = each(given, alone.zeros, inputs, labels)
     for call, a, g in zip(calls, kept, gradients, strict=True):
-        call.inputs, call.gradient = a.flatten(0, 1), g.flatten(0, 1)
-    parts = _parts(calls) | {id(p): Direct(gradients=direct[k]) for k, p in others.items()}
+        call.inputs = a.flatten(0, 1)
+        call.version = version_of(call.inputs)
+        call.receive(g.flatten(0, 1))
+    parts = _parts(calls, alone.products) | {id(p): Direct(gradients=direct[k]) for k, p in others.items()}
     return Gradients(parameters=trainable(model), parts=parts, losses=losses)
 
 

@@ -17,11 +17,11 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.grad import conv2d_weight
 
 _GHOST_POSITIONS = 16
 """With more positions than these, forming the products was always faster where it was measured."""
@@ -104,6 +104,11 @@ class Geometry:
     padding: tuple[int, int]
     dilation: tuple[int, int]
 
+    @property
+    def reach(self) -> int:
+        """How far its last row lies below its first."""
+        return self.dilation[0] * (self.kernel[0] - 1)
+
     def positions(self, size: int, axis: int) -> int:
         """How many output positions there are along an axis of that size."""
         reach = self.dilation[axis] * (self.kernel[axis] - 1)
@@ -118,29 +123,52 @@ class Geometry:
             yield from ((i // step, 0, min(step, rows - i)) for i in range(0, rows, step))
 
 
-class Convolution:
-    """Gradients of a convolution's weight, from its inputs B x C x H x W and output gradients B x O x H' x W'.
+class Columns:
+    """The inputs B x C x H x W of a convolution, with the columns of its kernel written out.
 
-    Patches overlap, and most of the time would go into writing them out. Only the columns of the kernel are: each row
-    of positions is kept once, beside the rows of its step, and a band of the kernel's rows finds all its inputs in one
-    block of this, some steps further down.
+    Patches overlap, and most of the time would go into writing them out whole. Only the columns of the kernel are:
+    each row of positions is kept once, beside the rows of its step, and a band of the kernel's rows finds all its
+    inputs in one block of this, some steps further down.
     """
 
-    def __init__(self, x: Tensor, g: Tensor, geometry: Geometry) -> None:
-        self.x, self.g, self.geometry = x, g, geometry
+    def __init__(self, x: Tensor, geometry: Geometry) -> None:
+        self.geometry, self.channels = geometry, x.shape[1]
+        self.kept = _columns(x, geometry)
+        """B x steps x positions across x (rows of a step, kernel's columns, channels)."""
+
+    def bands(self) -> list[Tensor]:
+        """The inputs of all positions that meet a band of the kernel's rows: B x L x (its rows, columns, channels)."""
+        users, steps, across, _ = self.kept.shape
+        down = steps - self.geometry.reach // self.geometry.stride[0]
+        flat, row = self.kept.flatten(1, 2), self.geometry.kernel[1] * self.channels
+        return [
+            flat[:, step * across : (step + down) * across, first * row : (first + count) * row]
+            for step, first, count in self.geometry.bands()
+        ]
+
+    def convolved(self, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The convolution's outputs: those of a kernel of one column, whose rows are the bands."""
+        outputs, channels, rows, columns = weight.shape
+        step = self.kept.shape[3] // (columns * channels)
+        bands = -(-rows // step)
+        whole = functional.pad(weight, (0, 0, 0, bands * step - rows))
+        tall = whole.view(outputs, channels, bands, step, columns).permute(0, 2, 3, 4, 1).reshape(outputs, bands, 1, -1)
+        return functional.conv2d(self.kept.permute(0, 3, 1, 2), tall.permute(0, 3, 1, 2), bias)
+
+
+class Convolution:
+    """Gradients of a convolution's weight, from its inputs and output gradients B x O x H' x W'."""
+
+    def __init__(self, columns: Columns, g: Tensor) -> None:
+        self.geometry, self.channels = columns.geometry, columns.channels
         last = g.movedim(1, -1)
         self.outputs = last.reshape(len(g), -1, last.shape[-1])
-        self.bands = list(_bands(x, geometry))
-
-    @functools.cached_property
-    def formed(self) -> list[Tensor] | None:
-        few = _few(self.outputs.shape[1], self.g.shape[1] * sum(band.shape[2] for band in self.bands))
-        return None if few else self._products()
-
-    @property
-    def numbers(self) -> int:
-        formed = self.formed if self.formed is not None else []
-        return sum(t[0].numel() for t in (self.x, self.outputs, *self.bands, *formed))
+        self.bands = columns.bands()
+        numbers = g.shape[1] * sum(band.shape[2] for band in self.bands)
+        self.numbers = columns.kept[0].numel() + self.outputs[0].numel() + numbers
+        self.formed = None if _few(self.outputs.shape[1], numbers) else self._products()
+        if self.formed is not None:  # inputs are needed no more, and what comes next finds their place in the cache
+            self.bands, self.outputs = [], self.outputs[:0]
 
     def squares(self) -> Tensor:
         if self.formed is not None:
@@ -151,11 +179,8 @@ class Convolution:
     def weighted(self, factors: Tensor) -> Tensor:
         if self.formed is not None:
             return self._weights([(factors @ p.flatten(1)).view(1, *p.shape[1:]) for p in self.formed])[0]
-        shape = (self.g.shape[1], self.x.shape[1], *self.geometry.kernel)
-        scaled = self.g * factors[:, None, None, None]
-        step = self.geometry
-        found: Tensor = conv2d_weight(self.x, shape, scaled, step.stride, step.padding, step.dilation)  # type: ignore[no-untyped-call]
-        return found
+        scaled = (self.outputs * factors[:, None, None]).flatten(0, 1).T
+        return self._weights([(scaled @ band.flatten(0, 1))[None] for band in self.bands])[0]
 
     def each(self) -> Tensor:
         return self._weights(self._products() if self.formed is None else self.formed)
@@ -166,20 +191,15 @@ class Convolution:
 
     def _weights(self, products: Sequence[Tensor]) -> Tensor:
         """In the order of the weight: B x O x C x rows x columns."""
-        columns, channels = self.geometry.kernel[1], self.x.shape[1]
-        parts = [p.view(*p.shape[:2], -1, columns, channels) for p in products]
+        parts = [p.view(*p.shape[:2], -1, self.geometry.kernel[1], self.channels) for p in products]
         return torch.cat(parts, dim=2).movedim(-1, 2)
 
 
-def _bands(x: Tensor, geometry: Geometry) -> Iterator[Tensor]:
-    """The inputs of all positions that meet a band of the kernel's rows: B x L x (its rows, columns, channels)."""
-    (rows, columns), (sh, sw), (ph, pw), (dh, dw) = (
-        geometry.kernel, geometry.stride, geometry.padding, geometry.dilation,
-    )  # fmt: skip
+def _columns(x: Tensor, geometry: Geometry) -> Tensor:
+    columns, (sh, sw), (ph, pw), dw = geometry.kernel[1], geometry.stride, geometry.padding, geometry.dilation[1]
     users, channels, height, width = x.shape
     down, across = geometry.positions(height, 0), geometry.positions(width, 1)
-    reach = dh * (rows - 1)
-    steps, residues = down + reach // sh, min(sh, reach + 1)
+    steps, residues = down + geometry.reach // sh, min(sh, geometry.reach + 1)
     below = max(ph, (steps - 1) * sh + residues - height - ph)
     last = functional.pad(x.permute(0, 2, 3, 1), (0, 0, pw, pw, ph, below)).contiguous()
     b, h, w, c = last.stride()
@@ -188,10 +208,7 @@ def _bands(x: Tensor, geometry: Geometry) -> Iterator[Tensor]:
         kept[:, :, :, r] = last[:, r:].as_strided(
             (users, steps, across, columns, channels), (b, h * sh, w * sw, w * dw, c)
         )
-    flat = kept.view(users, steps * across, residues * columns * channels)
-    width_of_row = columns * channels
-    for step, first, count in geometry.bands():
-        yield flat[:, step * across : (step + down) * across, first * width_of_row : (first + count) * width_of_row]
+    return kept.flatten(3)
 
 
 OfParameter = Direct | Product | Convolution
@@ -216,6 +233,8 @@ class Gradients:
     parts: Mapping[int, OfParameter]
     """By the parameter's id."""
     losses: Tensor
+    copied: Sequence[tuple[Any, ...]] = ()
+    """The functions that ran with a copy of parameters for each user: see `shoal.learning.uses.Watcher`."""
 
     def squares(self) -> Tensor:
         found = torch.zeros_like(self.losses)
