@@ -7,12 +7,13 @@ server needs the sum, a client its own.
 user i put in and the gradient of what came out, so that norms and sums need no gradient for each user, or cost one
 batched product (`shoal.learning.gradients`). There are two ways to these inputs and output gradients, with one result.
 
-- *Together*: an ordinary pass over all users at once, without gradients of parameters, if all uses of parameters are
-  known. It takes row i to be user i. A model that lays its records out otherwise would have something clipped that is
-  not a user, so each call tries the way on two records first: each one's gradient must be that of an ordinary
+- *Together*: an ordinary pass over all users at once, without gradients of parameters. A function that uses a parameter
+  in another way runs for each user apart, by `torch.func`, with a copy of this parameter for each; the rest of the model
+  does not. Row i is taken to be user i. A model that lays its records out otherwise would have something clipped that
+  is not a user, so each call tries the way on two records first: each one's gradient must be that of an ordinary
   backward pass of this record alone.
-- *Apart*: `torch.func` runs the model for each user on its own; no layout can mix them. It differentiates by the
-  outputs of known products (by a zero added to each) and by all other parameters directly, those of embeddings, say.
+- *Apart*, where that fails: `torch.func` runs the whole model for each user on its own; no layout can mix them. It
+  differentiates by the outputs of known products (by a zero added to each) and by all other parameters directly.
   Only the gradients of these others are formed user by user, which costs as many numbers as they have for each user.
 
 Users are worked on in microbatches, so memory does not grow with their number.
@@ -38,7 +39,7 @@ from torch.nn import functional
 
 from shoal import _validate
 from shoal.learning.gradients import Direct, Gradients, OfParameter, Rows, added
-from shoal.learning.uses import Call, UnknownUseError, Watcher, version_of
+from shoal.learning.uses import Call, UnknownUseError, Watcher, WithoutDropout, version_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From outputs and labels to one loss per user."""
@@ -46,7 +47,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 MICROBATCH = 512
 """Users whose gradients are formed at once where each is needed."""
 
-_CACHE, _LEAST_MICROBATCH, _MOST_MICROBATCH = 2**22, 16, 4_096
+_CACHE, _LEAST_MICROBATCH, _MOST_MICROBATCH = 5 * 2**19, 16, 4_096
 """Numbers that a microbatch keeps and forms: they should stay in the cache."""
 
 _MARGIN = 1.0 - 1e-5
@@ -98,7 +99,7 @@ def clipped_sum(
     total = torch.zeros(sum(p.numel() for p in trainable(model)), dtype=torch.float64, device=inputs.device)
     norms, losses = [inputs.new_zeros(0)], [inputs.new_zeros(0)]
     for found in _gradients(model, inputs, labels, owners, loss, microbatch):
-        norm = found.squares().sqrt()
+        norm = found.norms()
         total += found.weighted(_factors(norm, bound)).to(total.dtype)
         norms.append(norm)
         losses.append(found.losses)
@@ -120,7 +121,7 @@ def clipped_each(
     bound = _checked(model, inputs, labels, owners, clip, microbatch)
     rows = [inputs.new_zeros(0, sum(p.numel() for p in trainable(model)))]
     for found in _gradients(model, inputs, labels, owners, loss, microbatch):
-        rows.append(found.each() * _factors(found.squares().sqrt(), bound)[:, None])
+        rows.append(found.each() * _factors(found.norms(), bound)[:, None])
     return torch.cat(rows)
 
 
@@ -136,10 +137,10 @@ def _gradients(
     if microbatch is None:
         parts = tried.parts if tried is not None else alone.parts if alone is not None else {}
         microbatch = _microbatch(sum(part.numbers for part in parts.values()) + _formed(model, alone, owners))
-    copied, tried = (None, None) if tried is None else (tried.copied, None)
+    del tried
     for x, y, whose in _microbatches(inputs, labels, owners, microbatch):
         found = _together(model, x, y, loss) if alone is None else None
-        if found is None or found.copied != copied:  # a model that does something else with these than with those tried
+        if found is None:  # also for a model that does something else with these records than with those tried
             alone = alone or _alone(model, inputs[:1], labels[:1], loss)
             found = _apart(model, x, y, loss, alone)
         yield found if whose is None else found.as_one(whose)
@@ -234,9 +235,10 @@ def _tapped(anchor: Tensor, output: Tensor, call: Call) -> Tensor:
 def _together(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> Gradients | None:
     """None if a parameter is used in an unknown way."""
     parameters = trainable(model)
+    constants = [*(p for p in model.parameters() if not p.requires_grad), *model.buffers()]
     anchor = inputs.new_zeros((), dtype=parameters[0].dtype).requires_grad_()
     tap = functools.partial(_tapped, anchor)
-    watch = Watcher(model, parameters, users=len(inputs), tap=tap, together=True)
+    watch = Watcher(parameters, users=len(inputs), tap=tap, together=True, constants=constants)
     try:
         with torch.enable_grad():
             with watch:
@@ -248,7 +250,7 @@ def _together(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> G
     if any(g is not None for g in hidden):  # a parameter reaches the loss in a way that was not seen
         return None
     parts = _parts(watch.calls, parameters)
-    return Gradients(parameters=parameters, parts=parts, losses=values.detach(), copied=watch.copied)
+    return Gradients(parameters=parameters, parts=parts, losses=values.detach())
 
 
 def _parts(calls: Iterable[Call], parameters: Sequence[nn.Parameter]) -> dict[int, OfParameter]:
@@ -291,15 +293,17 @@ def _two_records(inputs: Tensor, labels: Tensor) -> list[int]:
 def _tried(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> Gradients | None:
     """The gradients of few records together, if each is that of its record alone.
 
-    None is a safe answer: also for random outputs, or where the pass fails.
+    Dropout is left out on both sides: it takes each number on its own, so it mixes nobody. None is a safe answer: also
+    for other random outputs, or where the pass fails.
     """
-    try:
-        found = _together(model, inputs, labels, loss)
-    except (RuntimeError, ValueError, IndexError):
-        return None
-    if found is None:
-        return None
-    rows = [_ordinary(model, inputs[i : i + 1], labels[i : i + 1], loss) for i in range(len(inputs))]
+    with WithoutDropout():
+        try:
+            found = _together(model, inputs, labels, loss)
+        except (RuntimeError, ValueError, IndexError):
+            return None
+        if found is None:
+            return None
+        rows = [_ordinary(model, inputs[i : i + 1], labels[i : i + 1], loss) for i in range(len(inputs))]
     return found if _are_same(found.each(), torch.stack(rows), [p.numel() for p in found.parameters]) else None
 
 
@@ -342,7 +346,7 @@ def _alone(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> _Alo
         zeros.append(torch.zeros_like(output))
         return _tapped(anchor, output, call)
 
-    watch = Watcher(model, parameters, users=1, tap=tap)
+    watch = Watcher(parameters, users=1, tap=tap)
     with torch.enable_grad():
         with watch:
             outputs = model(inputs)
@@ -369,7 +373,7 @@ def _apart(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss, alone: 
 
     def one(given: dict[str, Tensor], zeros: list[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Kept]:
         left = iter(zeros)
-        watch = Watcher(model, alone.products, users=1, tap=lambda output, call: output + next(left))
+        watch = Watcher(alone.products, users=1, tap=lambda output, call: output + next(left))
         with watch:
             outputs = torch.func.functional_call(model, given, (x[None],))
         value = loss(outputs, y[None]).sum()

@@ -90,28 +90,26 @@ class _Source:
 class Watcher(TorchFunctionMode):
     """Keeps the calls with parameters of what runs inside it. `tap` takes each output, and gives what goes on.
 
-    `together` says that there are several users, each a row. Then an unknown use is an error.
+    `together` says that there are several users, each a row. Then an unknown use is an error, and `constants` are what
+    the model has besides parameters.
     """
 
     def __init__(
         self,
-        model: nn.Module,
         parameters: Iterable[Tensor],
         *,
         users: int,
         tap: Callable[[Tensor, Call], Tensor],
         together: bool = False,
+        constants: Iterable[Tensor] = (),
     ) -> None:
         super().__init__()
         self.users, self.tap, self.together = users, tap, together
         self.calls: list[Call] = []
         self.unknown: set[int] = set()
         """The ids of parameters that were used in unknown ways."""
-        self.copied: list[tuple[Any, ...]] = []
-        """Functions that ran with a copy of parameters for each user, and which of their tensors had a row for each."""
         self._sources = {id(p): _Source(target=p) for p in parameters}
-        frozen = [t for t in (*model.parameters(), *model.buffers()) if id(t) not in self._sources]
-        self._constants = {id(t) for t in frozen} if together else set()
+        self._constants = {id(t) for t in constants}
         self._kept: list[Tensor] = []  # so that no other tensor gets their id
 
     def __torch_function__(
@@ -175,13 +173,16 @@ class Watcher(TorchFunctionMode):
         return output
 
     def _apart(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Each user on its own, with a copy of what stands for parameters."""
+        """Each user on its own, with a copy of what stands for parameters.
+
+        A tensor that is neither known nor has a row for each user is refused: were it taken as it is, then it would be
+        cut into rows as soon as there happen to be as many users.
+        """
         given = list(_tensors((args, kwargs)))
         rows = [self.by_rows(t) for t in given]
         known = self._sources.keys() | self._constants
         if _changes(func, kwargs) or not all(row or id(t) in known for t, row in zip(given, rows, strict=True)):
             raise UnknownUseError(f"{func} of a parameter")
-        self.copied.append((func, *rows))
         copies: dict[int, Tensor] = {}
         for t, row in zip(given, rows, strict=True):
             if row:
@@ -242,6 +243,23 @@ class Watcher(TorchFunctionMode):
         call = Call(inputs=inputs.detach(), uses=uses, version=version_of(inputs))
         self.calls.append(call)
         return self.tap(output, call)
+
+
+class WithoutDropout(TorchFunctionMode):
+    """What runs inside it drops nothing."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if func in _DROPOUTS:
+            return args[0] if args else given["input"]
+        return func(*args, **given)
+
+
+_DROPOUTS = {
+    functional.dropout, functional.dropout1d, functional.dropout2d, functional.dropout3d, functional.alpha_dropout,
+}  # fmt: skip
 
 
 def _changes(func: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
@@ -313,7 +331,7 @@ def _conv2d(
     (sh, sw), (ph, pw), (dh, dw) = (_two(n) for n in (stride, padding, dilation))
     geometry = Geometry(kernel=tuple(weight.shape[2:]), stride=(sh, sw), padding=(ph, pw), dilation=(dh, dw))
     # What is written out for the gradient can give the outputs too, unless these must be differentiated by the input.
-    ahead = watch.together and watch.source(weight) is not None and not input.requires_grad and dh == 1
+    ahead = watch.together and watch.source(weight) is not None and not input.requires_grad and geometry.wide(weight)
     columns = Columns(input, geometry) if ahead else None
     uses = []
     if (source := watch.source(weight)) is not None:
