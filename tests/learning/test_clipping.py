@@ -119,8 +119,8 @@ class Derived(nn.Module):
 
 
 class Apart(nn.Module):
-    """Uses that are run for each user: of several parameters and tensors, of integers, under no_grad, with a buffer of 16
-    rows, as many as there are users at once; and a use whose output does not reach the loss."""
+    """Uses that run for each user: of several parameters and tensors, of integers, without gradients, with a buffer of
+    16 rows, as many as there are users at once; and a use whose output does not reach the loss."""
 
     def __init__(self):
         super().__init__()
@@ -144,7 +144,11 @@ class Constant(nn.Module):
 
     def __init__(self, rows):
         super().__init__()
-        self.ends, self.last, self.share = nn.Parameter(torch.rand(28)), nn.Linear(28, 10), torch.rand(rows, 28).double()
+        self.ends, self.last, self.share = (
+            nn.Parameter(torch.rand(28)),
+            nn.Linear(28, 10),
+            torch.rand(rows, 28).double(),
+        )
 
     def forward(self, x):
         return self.last(torch.lerp(x[:, 0, : len(self.share)], self.ends, self.share).mean(dim=1))

@@ -118,7 +118,14 @@ class Scaled(nn.Module):
         return self.inner(x) * self.scale
 
 
-@pytest.mark.parametrize("make", [tiny, Scaled])
+class Divided(Scaled):
+    """A use of a parameter that runs for each record apart, with a copy of the parameter."""
+
+    def forward(self, x):
+        return self.inner(x) / self.scale
+
+
+@pytest.mark.parametrize("make", [tiny, Scaled, Divided])
 @pytest.mark.parametrize("microbatch", [1, 7, 1000])
 def test_records_of_a_user_are_clipped_as_one(make, microbatch):
     model = make()

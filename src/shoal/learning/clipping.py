@@ -7,11 +7,11 @@ server needs the sum, a client its own.
 user i put in and the gradient of what came out, so that norms and sums need no gradient for each user, or cost one
 batched product (`shoal.learning.gradients`). There are two ways to these inputs and output gradients, with one result.
 
-- *Together*: an ordinary pass over all users at once, without gradients of parameters. A function that uses a parameter
-  in another way runs for each user apart, by `torch.func`, with a copy of this parameter for each; the rest of the model
-  does not. Row i is taken to be user i. A model that lays its records out otherwise would have something clipped that
-  is not a user, so each call tries the way on two records first: each one's gradient must be that of an ordinary
-  backward pass of this record alone.
+- *Together*: an ordinary pass over all users at once, without gradients of parameters. A function that uses a
+  parameter in another way runs for each user apart, by `torch.func`, with a copy of this parameter for each; the rest
+  of the model does not. Row i is taken to be user i. A model that lays its records out otherwise would have something
+  clipped that is not a user, so each call tries the way on two records first: each one's gradient must be that of an
+  ordinary backward pass of this record alone.
 - *Apart*, where that fails: `torch.func` runs the whole model for each user on its own; no layout can mix them. It
   differentiates by the outputs of known products (by a zero added to each) and by all other parameters directly.
   Only the gradients of these others are formed user by user, which costs as many numbers as they have for each user.

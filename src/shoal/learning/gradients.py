@@ -1,4 +1,4 @@
-"""The gradients of a microbatch of users, in parts: each gives squared norms, a weighted sum, and the gradients.
+"""The gradients of a microbatch of users, in parts: each gives norms, a weighted sum, and the gradients.
 
 A part belongs to one parameter. B users' gradients of a matrix W are `sum_l left_l right_l^T` over L positions, and
 so are those of a convolution, whose positions are its outputs and whose inputs are patches. Then either
@@ -162,7 +162,7 @@ class Columns:
 
     def bands(self) -> list[Tensor]:
         """The inputs of all positions that meet a band of the kernel's rows: B x L x (its rows, columns, channels)."""
-        users, steps, across, _ = self.kept.shape
+        steps, across = self.kept.shape[1:3]
         down = steps - self.geometry.reach // self.geometry.stride[0]
         flat, row = self.kept.flatten(1, 2), self.geometry.kernel[1] * self.channels
         return [

@@ -121,7 +121,7 @@ class Collected:
 
 @contextlib.contextmanager
 def drawing(source: rand.Source) -> Iterator[None]:
-    """PyTorch's own generators, from which dropout draws, begin where a round's source says, and are left as they were."""
+    """PyTorch's own generators, from which dropout draws, begin where a round's source says; then they are put back."""
     seed = int(source.stream("model").words(1)[0] >> np.uint64(1))
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -136,9 +136,7 @@ def run_round(
         return _run_round(mechanism, clients, model, source, path)
 
 
-def _run_round(
-    mechanism: Mechanism, clients: Clients, model: nn.Module, source: rand.Source, path: Path
-) -> Collected:
+def _run_round(mechanism: Mechanism, clients: Clients, model: nn.Module, source: rand.Source, path: Path) -> Collected:
     size = sum(p.numel() for p in model.parameters() if p.requires_grad)
     who = participants(mechanism, clients.users, source.stream("coins"))
     central = isinstance(mechanism, PoissonSampling)

@@ -27,7 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -335,7 +335,9 @@ def _conv2d(
     columns = Columns(input, geometry) if ahead else None
     uses = []
     if (source := watch.source(weight)) is not None:
-        uses.append(Use(target=source.target, matrix=True, part=lambda a, g: Convolution(columns or Columns(a, geometry), g)))
+        uses.append(
+            Use(target=source.target, matrix=True, part=lambda a, g: Convolution(columns or Columns(a, geometry), g))
+        )
     if (source := watch.source(bias)) is not None:
         uses.append(Use(target=source.target, matrix=False, part=_summed((len(bias), 1, 1))))
     if columns is None:
