@@ -25,8 +25,9 @@ from torch.nn import functional
 _GHOST_POSITIONS = 16
 """With more positions than these, forming the products was always faster where it was measured."""
 
-
 _WIDE = 32
+"""Numbers of a column written out: see `Geometry.wide`."""
+
 _ROUNDING = 32
 """Times the precision: more than what Gram matrices were seen to be off."""
 
