@@ -6,7 +6,8 @@ Compared is what a round needs before the noise: the sum of clipped gradients of
 networks and for models of a user's own. Opacus runs in both its ways, per-sample gradients and fast (ghost) clipping,
 the plain pass is an ordinary backward pass of the summed loss, which clips nothing. The plain pass and Opacus get the
 memory layout and the batch size that suit them best of those tried and that give the right sum (Opacus 1.6 does not
-with channels last after the first layer); shoal takes what comes, in the better layout. CPU time, so that other work
+with channels last after the first layer); shoal takes what comes, in the better layout. Dropout and random
+numbers are tiny, so that sums can be compared. CPU time, so that other work
 on the machine matters less; rounds of all candidates take turns, and the median counts.
 """
 
@@ -45,6 +46,13 @@ class Scaled(nn.Module):
         return self.inner(x) / self.scale if self.divided else self.inner(x) * self.scale
 
 
+class Shaken(nn.Module):
+    """Random numbers of its own: what it gives for a user alone is never what it gives for all."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 1e-6 * torch.rand_like(x)
+
+
 class Product(nn.Module):
     """A linear layer written by hand."""
 
@@ -79,12 +87,20 @@ OWN: dict[str, tuple[str, Callable[[], nn.Module]]] = {
         lambda: Scaled(built("histograms")),
     ),
     "own: opacus divided": (
-        "`opacus` divided by a parameter for each output, by torch.func",
+        "`opacus` divided by a parameter for each output: the division by torch.func",
         lambda: Scaled(built("opacus"), divided=True),
     ),
     "own: small divided": (
-        "`small` divided by a parameter for each output, by torch.func",
+        "`small` divided by a parameter for each output: the division by torch.func",
         lambda: Scaled(built("small"), divided=True),
+    ),
+    "own: small dropped": (
+        "`small` with dropout before its last layer",
+        lambda: nn.Sequential(*(layers := list(built("small")))[:-1], nn.Dropout(1e-9), layers[-1]),
+    ),
+    "own: small shaken": (
+        "`small` on images with random numbers added: all of it by torch.func, each user apart",
+        lambda: nn.Sequential(Shaken(), *built("small")),
     ),
     "own: by hand": (
         "one layer of 10 as a bare matrix",

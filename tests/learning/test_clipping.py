@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from shoal.learning import clipping, model
+from shoal.learning import clipping, gradients, model
 from shoal.learning.randomness import Source
 
 
@@ -100,6 +100,65 @@ class Other(nn.Module):
 
     def forward(self, x):
         return self.last(self.use(torch.tanh(x[:, 0, 0] @ self.w), self.w))
+
+
+class Derived(nn.Module):
+    """What is made of parameters and buffers alone, used in several ways, together with the parameter itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.w, self.last = nn.Parameter(torch.randn(28, 28) / 5), nn.Linear(28, 10)
+        self.register_buffer("mask", torch.rand(28, 28))
+        self.frozen = nn.Parameter(torch.rand(28), requires_grad=False)
+
+    def forward(self, x):
+        masked = self.w * self.mask
+        first, second = masked.chunk(2)
+        x = functional.linear(torch.tanh(functional.linear(x[:, 0, 0], masked)) + masked.exp().sum(), self.w)
+        return self.last(torch.tanh(x) * first[0] / (second.T.square().mean(dim=1) + self.frozen) + masked.sum().item())
+
+
+class Apart(nn.Module):
+    """Uses that run for each user: of several parameters and tensors, of integers, without gradients, with a buffer of
+    16 rows, as many as there are users at once; and a use whose output does not reach the loss."""
+
+    def __init__(self):
+        super().__init__()
+        self.both, self.words = nn.Parameter(torch.randn(10, 28, 12) / 9), nn.Parameter(torch.randn(7, 28))
+        self.ends, self.shift = nn.Parameter(torch.rand(28)), nn.Parameter(torch.rand(12))
+        self.register_buffer("share", torch.rand(16, 28))
+
+    def forward(self, x):
+        which = (3 * x[:, 0, 3, :5]).long().clamp(-3, 3) + 3
+        words = functional.embedding(which, self.words)
+        mixed = torch.lerp(x[:, 0, :16], self.ends, self.share).mean(dim=1)
+        with torch.no_grad():
+            scale = torch.atan2(x[:, 0, 0], self.ends)
+        torch.atan2(x[:, 0, 1, :12], self.shift)
+        last = torch.atan2(x[:, 0, 2, :12], self.shift)
+        return torch.einsum("ui,uj,oij->uo", words.mean(dim=1) + mixed * scale, last, self.both)
+
+
+class Constant(nn.Module):
+    """A tensor that the model does not name as its own, with as many rows as users: it must not be cut."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.ends, self.last, self.share = (
+            nn.Parameter(torch.rand(28)),
+            nn.Linear(28, 10),
+            torch.rand(rows, 28).double(),
+        )
+
+    def forward(self, x):
+        return self.last(torch.lerp(x[:, 0, : len(self.share)], self.ends, self.share).mean(dim=1))
+
+
+def added_in_place(x, w):
+    twice = 2 * w
+    first = x + twice[0]
+    twice += 1.0
+    return first @ twice
 
 
 class Flipped(nn.Module):
@@ -199,6 +258,13 @@ def network(name):
         "divided": lambda: Other(lambda x, w: (x @ w) / w.exp().sum()),
         "hidden": lambda: Other(Hidden.apply),
         "transpose, unknown": lambda: Other(lambda x, w: x + w.T.sum(dim=0)),
+        "derived": Derived,
+        "run apart": Apart,
+        "constant of 16": lambda: Constant(16),
+        "constant of 2": lambda: Constant(2),
+        "changed in place": lambda: Other(added_in_place),
+        "derived, hidden": lambda: Other(lambda x, w: Hidden.apply(x, 2 * w)),
+        "many": lambda: Other(lambda x, w: torch.stack([x.sin(), x.cos()]).mul(w[0]).sum(dim=0)),
         "flipped": Flipped,
         "flat": Flat,
         "transposed": lambda: Flat(transposed=True),
@@ -231,9 +297,18 @@ TOGETHER = (
     "in place",
     "bare",
     "conv twice",
+    "grouped",
+    "own",
+    "weight normalised",
+    "sliced",
+    "divided",
+    "transpose, unknown",
+    "mixed uses",
+    "derived",
+    "run apart",
 )
-UNKNOWN = ("sliced", "divided", "hidden", "transpose, unknown", "mixed uses")
-APART = ("grouped", "own", "flat", "transposed", "weight normalised", "flipped", *UNKNOWN)
+UNKNOWN = ("hidden", "derived, hidden", "changed in place", "many")
+APART = ("flat", "transposed", "flipped", "constant of 16", "constant of 2", *UNKNOWN)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # weight_norm of old
@@ -338,6 +413,32 @@ def test_microbatches_do_not_matter_and_the_model_is_left_as_it_was():
     assert all(p.requires_grad for p in net.parameters())
     assert torch.equal(net[0].weight.grad, torch.ones_like(net[0].weight))
     assert "forward" not in net[0].__dict__
+
+
+def test_dropout_goes_together_and_drops_for_each_user():
+    """The gradient of a linear layer shows what was dropped of its input."""
+    torch.manual_seed(5)
+    net, (x, y) = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(784, 10, bias=False)), images(users=6)
+    assert clipping._tried(net.double(), x[:2], y[:2], clipping.user_losses) is not None
+    each = clipping.clipped_each(net, x, y, clip=1e6).view(6, 10, 784)
+    kept = each[:, 0] != 0
+    assert ((kept.double().mean(dim=1) - 0.5).abs() < 0.1).all()
+    assert len(torch.unique(kept, dim=0)) == 6
+    shown = each[:, 0] / x.flatten(1)  # the same number where nothing was dropped
+    for row, mask in zip(shown, kept, strict=True):
+        assert torch.allclose(row[mask], row[mask][0].expand(int(mask.sum())))
+    assert torch.equal(kept, (each != 0).all(dim=1))
+
+
+def test_norms_from_gram_matrices_are_never_too_small():
+    """Where a user's products cancel each other, in single precision."""
+    generator = torch.Generator().manual_seed(2)
+    left, right = (torch.randn(500, 1, n, generator=generator) for n in (64, 80))
+    near = left + 1e-4 * torch.randn(left.shape, generator=generator)
+    part = gradients.Product(torch.cat([left, -near], dim=1), torch.cat([right, right], dim=1))
+    assert part.formed is None
+    exact = torch.bmm(part.left.double().mT, part.right.double()).flatten(1).norm(dim=1)
+    assert (part.norms()[0].double() >= exact * (1 - 1e-6)).all()
 
 
 def test_frozen_layers_do_not_count():

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -37,6 +38,7 @@ from shoal.learning import (
 )
 from shoal.learning.features import histograms
 from shoal.learning.ledger import guarantee
+from shoal.learning.model import accuracy
 from shoal.learning.plan import linear_rate, noise_of_the_mean
 
 pytestmark = pytest.mark.xdist_group("training")
@@ -116,7 +118,14 @@ class Scaled(nn.Module):
         return self.inner(x) * self.scale
 
 
-@pytest.mark.parametrize("make", [tiny, Scaled])
+class Divided(Scaled):
+    """A use of a parameter that runs for each record apart, with a copy of the parameter."""
+
+    def forward(self, x):
+        return self.inner(x) / self.scale
+
+
+@pytest.mark.parametrize("make", [tiny, Scaled, Divided])
 @pytest.mark.parametrize("microbatch", [1, 7, 1000])
 def test_records_of_a_user_are_clipped_as_one(make, microbatch):
     model = make()
@@ -210,6 +219,56 @@ def test_an_own_model_learns_and_continues(path, tmp_path):
         train(tiny(), data, config=own_config(rounds=99), folder=tmp_path / "a")
     with pytest.raises(ValueError, match="model must be given for a run whose network is 'own'"):
         resume(data, tmp_path / "a")
+
+
+class Noisy(nn.Module):
+    """Dropout, and random numbers that only the whole model apart can have."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.drop, self.last = nn.Dropout(0.3), nn.Linear(5, 3)
+
+    def forward(self, x):
+        return self.last(self.drop(x) + (0.1 * torch.rand_like(x) if self.training else 0.0))
+
+
+def dropping():
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Dropout(0.3), nn.Linear(5, 3))
+
+
+@pytest.mark.parametrize("make", [dropping, Noisy])
+@pytest.mark.parametrize("path", ["fast", "faithful"])
+def test_dropout_is_repeated_by_the_seed_also_after_a_kill(make, path, tmp_path):
+    data, config = records(users=20), own_config(rounds=9, evaluate_every=1, checkpoint_every=5, path=path)
+    config = dataclasses.replace(config, mechanism=config.mechanism.replace(users=20))
+
+    def killed(done, row):
+        if done == 7:  # what a process that ends here leaves behind
+            shutil.copytree(tmp_path / "a", tmp_path / "killed")
+        torch.rand(3)  # others draw from PyTorch's generator too
+        return True
+
+    rows = train(make(), data, config=config, folder=tmp_path / "a", watch=killed)
+    torch.manual_seed(99)
+    assert train(make(), data, config=config, folder=tmp_path / "b") == rows
+    before = torch.get_rng_state()
+    assert train(make(), data, config=config, folder=tmp_path / "killed") == rows
+    weights = [torch.load(tmp_path / name / "model.pt") for name in ("a", "b", "killed")]
+    assert all(torch.equal(w[k], weights[0][k]) for w in weights for k in w)
+    other = train(make(), data, config=dataclasses.replace(config, seed=4), folder=tmp_path / "c")
+    assert [r.loss for r in other] != [r.loss for r in rows] or path == "faithful"
+    assert len({r.accuracy for r in rows}) > 1
+    assert len(before) == len(torch.get_rng_state())
+
+
+def test_accuracy_is_that_without_dropout():
+    model = nn.Sequential(nn.Dropout(0.9), nn.Linear(5, 3), nn.Dropout(0.9).eval())
+    x, y, _ = cloud(50)
+    found = {accuracy(model, torch.from_numpy(x), torch.from_numpy(y)) for _ in range(5)}
+    assert len(found) == 1
+    assert [m.training for m in model.modules()] == [True, True, True, False]
 
 
 def test_what_train_takes(tmp_path):

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 def say_plan(config: Config, found: Plan) -> None:
     """What was chosen for the budget, and why."""
+    from shoal.learning.plan import REPORTS
+
     m = config.mechanism
     crowd = f", {m.crowd} crowd" if hasattr(m, "crowd") else ""
     if found.weighed:
@@ -37,11 +39,14 @@ def say_plan(config: Config, found: Plan) -> None:
             for p in found.weighed
         ]
         show.table("Weighed", ["rounds", "rate", "σ", "noise of the mean / trusted server's", ""], cells)
-    why = "four times the reports would not fit into the rule's limit"
-    if found.gain is not None:
-        why = f"four times the reports would lower that noise by only {found.gain:.0%}"
-    elif not found.weighed:
+    if not found.weighed:
         why = "rounds and rate were given"
+    elif found.gain is not None:
+        why = f"four times the reports would lower that noise by only {found.gain:.0%}"
+    elif found.rounds * _rate(m) >= REPORTS[-1]:
+        why = f"more reports would lower it further, but the rule stops at {REPORTS[-1]} a user: --rounds sets more"
+    else:
+        why = "everybody reports in every round, and the rounds were given"
     show.say(
         f"For ε ≤ {config.epsilon:g} at δ = {show.plain(config.delta)} ({m.adjacency} adjacency{crowd}): "
         f"σ = {m.sigma:.5g} over {found.rounds:,} rounds, learning rate {config.learning_rate:.4g}. "

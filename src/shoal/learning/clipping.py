@@ -7,12 +7,13 @@ server needs the sum, a client its own.
 user i put in and the gradient of what came out, so that norms and sums need no gradient for each user, or cost one
 batched product (`shoal.learning.gradients`). There are two ways to these inputs and output gradients, with one result.
 
-- *Together*: an ordinary pass over all users at once, without gradients of parameters, if all uses of parameters are
-  known. It takes row i to be user i. A model that lays its records out otherwise would have something clipped that is
-  not a user, so each call tries the way on two records first: each one's gradient must be that of an ordinary
-  backward pass of this record alone.
-- *Apart*: `torch.func` runs the model for each user on its own; no layout can mix them. It differentiates by the
-  outputs of known products (by a zero added to each) and by all other parameters directly, those of embeddings, say.
+- *Together*: an ordinary pass over all users at once, without gradients of parameters. A function that uses a
+  parameter in another way runs for each user apart, by `torch.func`, with a copy of this parameter for each; the rest
+  of the model does not. Row i is taken to be user i. A model that lays its records out otherwise would have something
+  clipped that is not a user, so each call tries the way on two records first: each one's gradient must be that of an
+  ordinary backward pass of this record alone.
+- *Apart*, where that fails: `torch.func` runs the whole model for each user on its own; no layout can mix them. It
+  differentiates by the outputs of known products (by a zero added to each) and by all other parameters directly.
   Only the gradients of these others are formed user by user, which costs as many numbers as they have for each user.
 
 Users are worked on in microbatches, so memory does not grow with their number.
@@ -26,7 +27,9 @@ a factor of 1 - 1e-5, more than the rounding of single precision, so that none i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +39,7 @@ from torch.nn import functional
 
 from shoal import _validate
 from shoal.learning.gradients import Direct, Gradients, OfParameter, Rows, added
-from shoal.learning.uses import Call, UnknownUseError, Watcher, version_of
+from shoal.learning.uses import Call, UnknownUseError, Watcher, WithoutDropout, version_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From outputs and labels to one loss per user."""
@@ -44,7 +47,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 MICROBATCH = 512
 """Users whose gradients are formed at once where each is needed."""
 
-_CACHE, _LEAST_MICROBATCH, _MOST_MICROBATCH = 2**22, 16, 4_096
+_CACHE, _LEAST_MICROBATCH, _MOST_MICROBATCH = 5 * 2**19, 16, 4_096
 """Numbers that a microbatch keeps and forms: they should stay in the cache."""
 
 _MARGIN = 1.0 - 1e-5
@@ -96,10 +99,11 @@ def clipped_sum(
     total = torch.zeros(sum(p.numel() for p in trainable(model)), dtype=torch.float64, device=inputs.device)
     norms, losses = [inputs.new_zeros(0)], [inputs.new_zeros(0)]
     for found in _gradients(model, inputs, labels, owners, loss, microbatch):
-        norm = found.squares().sqrt()
+        norm = found.norms()
         total += found.weighted(_factors(norm, bound)).to(total.dtype)
         norms.append(norm)
         losses.append(found.losses)
+        del found  # before the next is computed, which finds its place in the cache
     return ClippedSum(total=total.to(inputs.dtype), norms=torch.cat(norms), losses=torch.cat(losses))
 
 
@@ -117,7 +121,7 @@ def clipped_each(
     bound = _checked(model, inputs, labels, owners, clip, microbatch)
     rows = [inputs.new_zeros(0, sum(p.numel() for p in trainable(model)))]
     for found in _gradients(model, inputs, labels, owners, loss, microbatch):
-        rows.append(found.each() * _factors(found.squares().sqrt(), bound)[:, None])
+        rows.append(found.each() * _factors(found.norms(), bound)[:, None])
     return torch.cat(rows)
 
 
@@ -131,14 +135,16 @@ def _gradients(
     tried = _tried(model, inputs[few], labels[few], loss)
     alone = _alone(model, inputs[:1], labels[:1], loss) if tried is None else None
     if microbatch is None:
-        parts = (tried.parts if tried is not None else _parts(alone.calls if alone is not None else ())).values()
-        microbatch = _microbatch(sum(part.numbers for part in parts) + _formed(model, alone, owners))
+        parts = tried.parts if tried is not None else alone.parts if alone is not None else {}
+        microbatch = _microbatch(sum(part.numbers for part in parts.values()) + _formed(model, alone, owners))
+    del tried
     for x, y, whose in _microbatches(inputs, labels, owners, microbatch):
         found = _together(model, x, y, loss) if alone is None else None
         if found is None:  # also for a model that does something else with these records than with those tried
             alone = alone or _alone(model, inputs[:1], labels[:1], loss)
             found = _apart(model, x, y, loss, alone)
         yield found if whose is None else found.as_one(whose)
+        del found
 
 
 def _microbatches(
@@ -217,11 +223,11 @@ class _Tap(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        ctx.call.gradient = gradients[0]
+        ctx.call.receive(gradients[0])
         return gradients[0], None, None
 
 
-def _tapped(output: Tensor, anchor: Tensor, call: Call) -> Tensor:
+def _tapped(anchor: Tensor, output: Tensor, call: Call) -> Tensor:
     found: Tensor = _Tap.apply(output, anchor, call)  # type: ignore[no-untyped-call]
     return found
 
@@ -229,8 +235,10 @@ def _tapped(output: Tensor, anchor: Tensor, call: Call) -> Tensor:
 def _together(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> Gradients | None:
     """None if a parameter is used in an unknown way."""
     parameters = trainable(model)
+    constants = [*(p for p in model.parameters() if not p.requires_grad), *model.buffers()]
     anchor = inputs.new_zeros((), dtype=parameters[0].dtype).requires_grad_()
-    watch = Watcher(parameters, users=len(inputs), tap=lambda output, call: _tapped(output, anchor, call))
+    tap = functools.partial(_tapped, anchor)
+    watch = Watcher(parameters, users=len(inputs), tap=tap, together=True, constants=constants)
     try:
         with torch.enable_grad():
             with watch:
@@ -241,25 +249,36 @@ def _together(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> G
         return None
     if any(g is not None for g in hidden):  # a parameter reaches the loss in a way that was not seen
         return None
-    _check_unchanged(watch.calls)
-    return Gradients(parameters=parameters, parts=_parts(watch.calls), losses=values.detach())
+    parts = _parts(watch.calls, parameters)
+    return Gradients(parameters=parameters, parts=parts, losses=values.detach())
 
 
-def _check_unchanged(calls: Iterable[Call]) -> None:
-    """An ordinary backward pass notices this by itself."""
-    if any(version_of(call.inputs) != call.version for call in calls):
-        raise RuntimeError("model must not change in place what a layer has got, which its gradient needs")
-
-
-def _parts(calls: Iterable[Call]) -> dict[int, OfParameter]:
+def _parts(calls: Iterable[Call], parameters: Sequence[nn.Parameter]) -> dict[int, OfParameter]:
     """The parts of parameters, by their ids."""
     found: dict[int, list[OfParameter]] = {}
+    targets: dict[int, Tensor] = {}
     for call in calls:
-        if call.gradient is None:  # its output does not reach the loss
-            continue
-        for use in call.uses:
-            found.setdefault(id(use.parameter), []).append(use.part(call.inputs, call.gradient))
-    return {key: added(parts) for key, parts in found.items()}
+        for target, part in call.parts:
+            targets[id(target)] = target
+            found.setdefault(id(target), []).append(part)
+    parts = {key: added(given) for key, given in found.items()}
+    own = {id(p) for p in parameters}
+    derived = {key: target for key, target in targets.items() if key not in own}
+    if not derived:
+        return parts
+    # Each user's gradient of what was derived from parameters, taken back to these.
+    gradients = [parts.pop(key).each() for key in derived]
+    back = torch.autograd.grad(
+        list(derived.values()),
+        parameters,
+        [g.reshape(len(g), *t.shape) for g, t in zip(gradients, derived.values(), strict=True)],
+        is_grads_batched=True,
+        allow_unused=True,
+    )
+    for p, g in zip(parameters, back, strict=True):
+        if g is not None:
+            parts[id(p)] = added([*found.get(id(p), []), Direct(gradients=g)])
+    return parts
 
 
 def _two_records(inputs: Tensor, labels: Tensor) -> list[int]:
@@ -274,15 +293,17 @@ def _two_records(inputs: Tensor, labels: Tensor) -> list[int]:
 def _tried(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> Gradients | None:
     """The gradients of few records together, if each is that of its record alone.
 
-    None is a safe answer: also for random outputs, or where the pass fails.
+    Dropout is left out on both sides: it takes each number on its own, so it mixes nobody. None is a safe answer: also
+    for other random outputs, or where the pass fails.
     """
-    try:
-        found = _together(model, inputs, labels, loss)
-    except (RuntimeError, ValueError, IndexError):
-        return None
-    if found is None:
-        return None
-    rows = [_ordinary(model, inputs[i : i + 1], labels[i : i + 1], loss) for i in range(len(inputs))]
+    with WithoutDropout():
+        try:
+            found = _together(model, inputs, labels, loss)
+        except (RuntimeError, ValueError, IndexError):
+            return None
+        if found is None:
+            return None
+        rows = [_ordinary(model, inputs[i : i + 1], labels[i : i + 1], loss) for i in range(len(inputs))]
     return found if _are_same(found.each(), torch.stack(rows), [p.numel() for p in found.parameters]) else None
 
 
@@ -309,36 +330,40 @@ def _are_same(found: Tensor, expected: Tensor, sizes: list[int]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class _Alone:
-    """What a record alone showed: the parameters of which all uses are known products, and these calls."""
+    """What a record alone showed: the parameters of which all uses are known products, and zeros for what came out."""
 
     products: list[nn.Parameter]
-    calls: list[Call]
-
-    @property
-    def zeros(self) -> list[Tensor]:
-        return [c.gradient for c in self.calls if c.gradient is not None]
+    zeros: list[Tensor]
+    parts: Mapping[int, OfParameter]
 
 
 def _alone(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> _Alone:
     parameters = trainable(model)
     anchor = inputs.new_zeros((), dtype=parameters[0].dtype).requires_grad_()
+    zeros: list[Tensor] = []
 
     def tap(output: Tensor, call: Call) -> Tensor:
-        call.gradient = torch.zeros_like(output)
-        return _tapped(output, anchor, Call(inputs=output, uses=()))
+        zeros.append(torch.zeros_like(output))
+        return _tapped(anchor, output, call)
 
-    watch = Watcher(parameters, users=1, tap=tap, strict=False)
+    watch = Watcher(parameters, users=1, tap=tap)
     with torch.enable_grad():
         with watch:
             outputs = model(inputs)
         value = loss(outputs, labels).sum()
         _, *hidden = torch.autograd.grad(value, [anchor, *parameters], allow_unused=True)
     bad = watch.unknown | {id(p) for p, g in zip(parameters, hidden, strict=True) if g is not None}
-    bad |= {id(use.parameter) for call in watch.calls for use in call.uses if not use.matrix}
-    good = {id(use.parameter) for call in watch.calls for use in call.uses} - bad
-    calls = [c for c in watch.calls if any(id(use.parameter) in good for use in c.uses)]
-    _check_unchanged(calls)
-    return _Alone(products=[p for p in parameters if id(p) in good], calls=calls)
+    bad |= {id(use.target) for call in watch.calls for use in call.uses if not use.matrix}
+    good = {id(use.target) for call in watch.calls for use in call.uses} - bad
+    kept = [any(id(use.target) in good for use in call.uses) for call in watch.calls]
+    calls = list(itertools.compress(watch.calls, kept))
+    for call in calls:
+        call.check_unchanged()
+    return _Alone(
+        products=[p for p in parameters if id(p) in good],
+        zeros=list(itertools.compress(zeros, kept)),
+        parts=_parts(calls, parameters),
+    )
 
 
 def _apart(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss, alone: _Alone) -> Gradients:
@@ -362,8 +387,10 @@ def _apart(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss, alone: 
         given = {k: p.detach() for k, p in others.items()}
         (direct, gradients), (losses, kept) = each(given, alone.zeros, inputs, labels)
     for call, a, g in zip(calls, kept, gradients, strict=True):
-        call.inputs, call.gradient = a.flatten(0, 1), g.flatten(0, 1)
-    parts = _parts(calls) | {id(p): Direct(gradients=direct[k]) for k, p in others.items()}
+        call.inputs = a.flatten(0, 1)
+        call.version = version_of(call.inputs)
+        call.receive(g.flatten(0, 1))
+    parts = _parts(calls, alone.products) | {id(p): Direct(gradients=direct[k]) for k, p in others.items()}
     return Gradients(parameters=trainable(model), parts=parts, losses=losses)
 
 

@@ -125,7 +125,8 @@ def _round(run: Run, source: Source, direction: Tensor, planted: float) -> tuple
     clients, m = run.clients, run.mechanism
     who = protocol.participants(m, clients.users, source.stream("coins"))
     others = who[who != 0]
-    total, along = _others(run, others, direction)
+    with protocol.drawing(source):
+        total, along = _others(run, others, direction)
     mean = float(along.mean()) if len(along) else 0.0
     values = np.append(along, planted) if len(others) < len(who) else along
     noise = source.stream("noise")

@@ -1,4 +1,4 @@
-"""The gradients of a microbatch of users, in parts: each gives squared norms, a weighted sum, and the gradients.
+"""The gradients of a microbatch of users, in parts: each gives norms, a weighted sum, and the gradients.
 
 A part belongs to one parameter. B users' gradients of a matrix W are `sum_l left_l right_l^T` over L positions, and
 so are those of a convolution, whose positions are its outputs and whose inputs are patches. Then either
@@ -21,10 +21,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.nn.grad import conv2d_weight
 
 _GHOST_POSITIONS = 16
 """With more positions than these, forming the products was always faster where it was measured."""
+
+_WIDE = 32
+"""Numbers of a column written out: see `Geometry.wide`."""
+
+_ROUNDING = 32
+"""Times the precision: more than what Gram matrices were seen to be off."""
 
 
 def _few(positions: int, numbers: int) -> bool:
@@ -32,9 +37,19 @@ def _few(positions: int, numbers: int) -> bool:
     return positions <= _GHOST_POSITIONS and 2 * positions**2 <= numbers
 
 
-def _squares(formed: Tensor) -> Tensor:
-    norms: Tensor = torch.linalg.vector_norm(formed.flatten(1), dim=1)
-    return norms.square()
+def _norms(formed: Tensor) -> Tensor:
+    found: Tensor = torch.linalg.vector_norm(formed.flatten(1), dim=1)
+    return found
+
+
+def _by_grams(left: Tensor, right: Tensor) -> Tensor:
+    """Norms from Gram matrices.
+
+    Where the products of a user cancel each other, rounding counts more than what is left: so that no gradient is taken
+    for shorter than it is, `_ROUNDING` of the squared sum of the products' norms is added.
+    """
+    longest = (left.diagonal(dim1=1, dim2=2) * right.diagonal(dim1=1, dim2=2)).sqrt().sum(dim=1).square()
+    return ((left * right).sum(dim=(1, 2)) + _ROUNDING * torch.finfo(left.dtype).eps * longest).clamp(min=0.0).sqrt()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +63,9 @@ class Direct:
         """How many numbers are kept for a user: here and in the other parts."""
         return self.gradients[0].numel()
 
-    def squares(self) -> Tensor:
-        return _squares(self.gradients)
+    def norms(self) -> list[Tensor]:
+        """Whose squares add up to those of the gradients' norms: here and in the other parts."""
+        return [_norms(self.gradients)]
 
     def weighted(self, factors: Tensor) -> Tensor:
         return (factors @ self.gradients.flatten(1)).view(self.gradients.shape[1:])
@@ -73,12 +89,12 @@ class Product:
     def numbers(self) -> int:
         return sum(t[0].numel() for t in (self.left, self.right, self.formed) if t is not None)
 
-    def squares(self) -> Tensor:
+    def norms(self) -> list[Tensor]:
         if self.formed is not None:
-            return _squares(self.formed)
+            return [_norms(self.formed)]
         if self.left.shape[1] == 1:
-            return _squares(self.left) * _squares(self.right)
-        return (torch.bmm(self.left, self.left.mT) * torch.bmm(self.right, self.right.mT)).sum(dim=(1, 2))
+            return [_norms(self.left) * _norms(self.right)]
+        return [_by_grams(torch.bmm(self.left, self.left.mT), torch.bmm(self.right, self.right.mT))]
 
     def weighted(self, factors: Tensor) -> Tensor:
         if self.formed is not None:
@@ -104,10 +120,24 @@ class Geometry:
     padding: tuple[int, int]
     dilation: tuple[int, int]
 
+    @property
+    def reach(self) -> int:
+        """How far its last row lies below its first."""
+        return self.dilation[0] * (self.kernel[0] - 1)
+
     def positions(self, size: int, axis: int) -> int:
         """How many output positions there are along an axis of that size."""
         reach = self.dilation[axis] * (self.kernel[axis] - 1)
         return (size + 2 * self.padding[axis] - reach - 1) // self.stride[axis] + 1
+
+    def wide(self, weight: Tensor) -> bool:
+        """Whether a convolution of columns that are written out is as fast as that of images, or faster.
+
+        PyTorch's own took 3 or 15 ms for 6,000 images and a kernel of 8 x 8 with stride 4, by no rule that could be
+        found, that of columns 5 ms. With few numbers side by side it was the slower one.
+        """
+        rows, columns = self.kernel
+        return self.dilation[0] == 1 and min(self.stride[0], rows) * columns * weight.shape[1] >= _WIDE
 
     def bands(self) -> Iterator[tuple[int, int, int]]:
         """The kernel's rows in groups: how many steps down each begins, at which row of the step, and how many rows."""
@@ -118,44 +148,64 @@ class Geometry:
             yield from ((i // step, 0, min(step, rows - i)) for i in range(0, rows, step))
 
 
-class Convolution:
-    """Gradients of a convolution's weight, from its inputs B x C x H x W and output gradients B x O x H' x W'.
+class Columns:
+    """The inputs B x C x H x W of a convolution, with the columns of its kernel written out.
 
-    Patches overlap, and most of the time would go into writing them out. Only the columns of the kernel are: each row
-    of positions is kept once, beside the rows of its step, and a band of the kernel's rows finds all its inputs in one
-    block of this, some steps further down.
+    Patches overlap, and most of the time would go into writing them out whole. Only the columns of the kernel are:
+    each row of positions is kept once, beside the rows of its step, and a band of the kernel's rows finds all its
+    inputs in one block of this, some steps further down.
     """
 
-    def __init__(self, x: Tensor, g: Tensor, geometry: Geometry) -> None:
-        self.x, self.g, self.geometry = x, g, geometry
+    def __init__(self, x: Tensor, geometry: Geometry) -> None:
+        self.geometry, self.channels = geometry, x.shape[1]
+        self.kept = _columns(x, geometry)
+        """B x steps x positions across x (rows of a step, kernel's columns, channels)."""
+
+    def bands(self) -> list[Tensor]:
+        """The inputs of all positions that meet a band of the kernel's rows: B x L x (its rows, columns, channels)."""
+        steps, across = self.kept.shape[1:3]
+        down = steps - self.geometry.reach // self.geometry.stride[0]
+        flat, row = self.kept.flatten(1, 2), self.geometry.kernel[1] * self.channels
+        return [
+            flat[:, step * across : (step + down) * across, first * row : (first + count) * row]
+            for step, first, count in self.geometry.bands()
+        ]
+
+    def convolved(self, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """The convolution's outputs: those of a kernel of one column, whose rows are the bands."""
+        outputs, channels, rows, columns = weight.shape
+        step = self.kept.shape[3] // (columns * channels)
+        bands = -(-rows // step)
+        whole = functional.pad(weight, (0, 0, 0, bands * step - rows))
+        tall = whole.view(outputs, channels, bands, step, columns).permute(0, 2, 3, 4, 1).reshape(outputs, bands, 1, -1)
+        return functional.conv2d(self.kept.permute(0, 3, 1, 2), tall.permute(0, 3, 1, 2), bias)
+
+
+class Convolution:
+    """Gradients of a convolution's weight, from its inputs and output gradients B x O x H' x W'."""
+
+    def __init__(self, columns: Columns, g: Tensor) -> None:
+        self.geometry, self.channels = columns.geometry, columns.channels
         last = g.movedim(1, -1)
         self.outputs = last.reshape(len(g), -1, last.shape[-1])
-        self.bands = list(_bands(x, geometry))
+        self.bands = columns.bands()
+        numbers = g.shape[1] * sum(band.shape[2] for band in self.bands)
+        self.numbers = columns.kept[0].numel() + self.outputs[0].numel() + numbers
+        self.formed = None if _few(self.outputs.shape[1], numbers) else self._products()
+        if self.formed is not None:  # inputs are needed no more, and what comes next finds their place in the cache
+            self.bands, self.outputs = [], self.outputs[:0]
 
-    @functools.cached_property
-    def formed(self) -> list[Tensor] | None:
-        few = _few(self.outputs.shape[1], self.g.shape[1] * sum(band.shape[2] for band in self.bands))
-        return None if few else self._products()
-
-    @property
-    def numbers(self) -> int:
-        formed = self.formed if self.formed is not None else []
-        return sum(t[0].numel() for t in (self.x, self.outputs, *self.bands, *formed))
-
-    def squares(self) -> Tensor:
+    def norms(self) -> list[Tensor]:
         if self.formed is not None:
-            return torch.stack([_squares(p) for p in self.formed]).sum(dim=0)
+            return [_norms(p) for p in self.formed]
         inputs = torch.stack([torch.bmm(band, band.mT) for band in self.bands]).sum(dim=0)
-        return (inputs * torch.bmm(self.outputs, self.outputs.mT)).sum(dim=(1, 2))
+        return [_by_grams(inputs, torch.bmm(self.outputs, self.outputs.mT))]
 
     def weighted(self, factors: Tensor) -> Tensor:
         if self.formed is not None:
             return self._weights([(factors @ p.flatten(1)).view(1, *p.shape[1:]) for p in self.formed])[0]
-        shape = (self.g.shape[1], self.x.shape[1], *self.geometry.kernel)
-        scaled = self.g * factors[:, None, None, None]
-        step = self.geometry
-        found: Tensor = conv2d_weight(self.x, shape, scaled, step.stride, step.padding, step.dilation)  # type: ignore[no-untyped-call]
-        return found
+        scaled = (self.outputs * factors[:, None, None]).flatten(0, 1).T
+        return self._weights([(scaled @ band.flatten(0, 1))[None] for band in self.bands])[0]
 
     def each(self) -> Tensor:
         return self._weights(self._products() if self.formed is None else self.formed)
@@ -166,32 +216,27 @@ class Convolution:
 
     def _weights(self, products: Sequence[Tensor]) -> Tensor:
         """In the order of the weight: B x O x C x rows x columns."""
-        columns, channels = self.geometry.kernel[1], self.x.shape[1]
-        parts = [p.view(*p.shape[:2], -1, columns, channels) for p in products]
+        parts = [p.view(*p.shape[:2], -1, self.geometry.kernel[1], self.channels) for p in products]
         return torch.cat(parts, dim=2).movedim(-1, 2)
 
 
-def _bands(x: Tensor, geometry: Geometry) -> Iterator[Tensor]:
-    """The inputs of all positions that meet a band of the kernel's rows: B x L x (its rows, columns, channels)."""
-    (rows, columns), (sh, sw), (ph, pw), (dh, dw) = (
-        geometry.kernel, geometry.stride, geometry.padding, geometry.dilation,
-    )  # fmt: skip
+def _columns(x: Tensor, geometry: Geometry) -> Tensor:
+    columns, (sh, sw), (ph, pw), dw = geometry.kernel[1], geometry.stride, geometry.padding, geometry.dilation[1]
     users, channels, height, width = x.shape
     down, across = geometry.positions(height, 0), geometry.positions(width, 1)
-    reach = dh * (rows - 1)
-    steps, residues = down + reach // sh, min(sh, reach + 1)
+    steps, residues = down + geometry.reach // sh, min(sh, geometry.reach + 1)
     below = max(ph, (steps - 1) * sh + residues - height - ph)
-    last = functional.pad(x.permute(0, 2, 3, 1), (0, 0, pw, pw, ph, below)).contiguous()
+    last = x.permute(0, 2, 3, 1)
+    if pw or ph or below:
+        last = functional.pad(last, (0, 0, pw, pw, ph, below))
+    last = last.contiguous()
     b, h, w, c = last.stride()
     kept = last.new_empty(users, steps, across, residues, columns, channels)
     for r in range(residues):  # one copy each is several times as fast as one of all
         kept[:, :, :, r] = last[:, r:].as_strided(
             (users, steps, across, columns, channels), (b, h * sh, w * sw, w * dw, c)
         )
-    flat = kept.view(users, steps * across, residues * columns * channels)
-    width_of_row = columns * channels
-    for step, first, count in geometry.bands():
-        yield flat[:, step * across : (step + down) * across, first * width_of_row : (first + count) * width_of_row]
+    return kept.flatten(3)
 
 
 OfParameter = Direct | Product | Convolution
@@ -217,11 +262,9 @@ class Gradients:
     """By the parameter's id."""
     losses: Tensor
 
-    def squares(self) -> Tensor:
-        found = torch.zeros_like(self.losses)
-        for part in self.parts.values():
-            found = found + part.squares()
-        return found
+    def norms(self) -> Tensor:
+        found = [norm for part in self.parts.values() for norm in part.norms()]
+        return torch.linalg.vector_norm(torch.stack(found), dim=0) if found else torch.zeros_like(self.losses)
 
     def weighted(self, factors: Tensor) -> Tensor:
         found = {key: part.weighted(factors) for key, part in self.parts.items()}
@@ -251,8 +294,8 @@ class Rows:
     gradients: Tensor
     losses: Tensor
 
-    def squares(self) -> Tensor:
-        return _squares(self.gradients)
+    def norms(self) -> Tensor:
+        return _norms(self.gradients)
 
     def weighted(self, factors: Tensor) -> Tensor:
         return factors @ self.gradients

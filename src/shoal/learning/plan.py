@@ -11,8 +11,10 @@ mean: a single report is then too noisy to stand out, and all that counts is the
 trusted server that adds noise once would need, `floor`. But reports cost work, and each doubling helps less.
 
 **The rule.** Reports a user: 25, 100, 400, as long as four times as many lower the noise by `WORTH` or
-more. Everybody takes part in every round (rate 1, the fewest rounds); if the rounds are given, the rate
-is reports / rounds; if the rate is given, rounds are reports / rate.
+more. It stops at 400: every report is a model's worth of numbers that a user computes and sends, and what is left to
+gain is little accuracy. On MNIST at epsilon = 1, four times as many had over a third less noise, and 0.3 points
+more accuracy. Who wants these gives the rounds. Everybody takes part in every round (rate 1, the fewest rounds); if the
+rounds are given, the rate is reports / rounds; if the rate is given, rounds are reports / rate.
 
 **The learning rate** of the linear model on fixed features: with a rate that falls linearly to 0 the weights
 end with noise of standard deviation `learning_rate * clip * noise * rounds / sqrt(3)`. Records have length 1, so

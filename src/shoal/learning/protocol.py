@@ -7,6 +7,7 @@ one sum of clipped gradients and one draw have the same law, and the update that
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -118,10 +119,24 @@ class Collected:
     clipped: float | None
 
 
+@contextlib.contextmanager
+def drawing(source: rand.Source) -> Iterator[None]:
+    """PyTorch's own generators, from which dropout draws, begin where a round's source says; then they are put back."""
+    seed = int(source.stream("model").words(1)[0] >> np.uint64(1))
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        yield
+
+
 def run_round(
     mechanism: Mechanism, clients: Clients, model: nn.Module, source: rand.Source, *, path: Path = "fast"
 ) -> Collected:
     """One round of the protocol with the present model."""
+    with drawing(source):
+        return _run_round(mechanism, clients, model, source, path)
+
+
+def _run_round(mechanism: Mechanism, clients: Clients, model: nn.Module, source: rand.Source, path: Path) -> Collected:
     size = sum(p.numel() for p in model.parameters() if p.requires_grad)
     who = participants(mechanism, clients.users, source.stream("coins"))
     central = isinstance(mechanism, PoissonSampling)

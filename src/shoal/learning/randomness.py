@@ -70,7 +70,8 @@ class SeededRandomness:
         return self._generator.standard_normal(count)
 
 
-PURPOSES = ("weights", "coins", "noise", "shuffle")
+PURPOSES = ("weights", "coins", "noise", "shuffle", "model")
+"""In this order for ever: a stream depends on the place of its purpose. `model` is what a model draws, for dropout."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,14 @@ follows from what user i put in and from the gradient of what came out:
 - layer and group normalisation, whose weights multiply what is normalised;
 - `x * p`, `x + p`, `x - p`, `p - x` with a parameter that is the same for all users.
 
-The function is computed with the parameter as a constant, and its use is kept. Any other use is unknown.
+The function is computed with the parameter as a constant, and its use is kept. Two other uses can be kept where all
+users run together:
+
+- a function of parameters and constants of the model alone: what it gives is *derived*, and used like a parameter;
+- any other function of parameters and of tensors with a row for each user: `torch.func.vmap` runs it for each user
+  apart, with a copy of the parameter for each, so that an ordinary backward pass gives the gradient of each copy.
+
+Everything else is unknown.
 """
 
 from __future__ import annotations
@@ -16,15 +23,15 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from shoal.learning.gradients import Convolution, Direct, Geometry, OfParameter, Product
+from shoal.learning.gradients import Columns, Convolution, Direct, Geometry, OfParameter, Product
 
 version_of: Callable[[Tensor], int] = operator.attrgetter("_version")
 """How often a tensor was changed in place: the count by which PyTorch's backward pass notices it too."""
@@ -38,7 +45,8 @@ class UnknownUseError(Exception):
 class Use:
     """One use of a parameter: its gradients from the inputs and the output gradients, both with a row for each user."""
 
-    parameter: nn.Parameter
+    target: Tensor
+    """The parameter, or what was derived from parameters."""
     matrix: bool
     """Whether it is a product, for which gradients need not be formed user by user."""
     part: Callable[[Tensor, Tensor], OfParameter]
@@ -46,66 +54,168 @@ class Use:
 
 @dataclass(kw_only=True)
 class Call:
-    """One function that got parameters: its inputs, and its output gradients once they are known."""
+    """One function that got parameters: its inputs, what it used, and the gradients of that once they are known."""
 
     inputs: Tensor
     uses: Sequence[Use]
-    version: int = 0
+    version: int
     """Of the inputs, by which a change in place shows."""
-    gradient: Tensor | None = None
+    parts: list[tuple[Tensor, OfParameter]] = field(default_factory=list)
+    """Each target with its gradients; none if the output does not reach the loss."""
+
+    def check_unchanged(self) -> None:
+        """An ordinary backward pass notices this by itself."""
+        if version_of(self.inputs) != self.version:
+            raise RuntimeError("model must not change in place what a layer has got, which its gradient needs")
+
+    def receive(self, gradient: Tensor) -> None:
+        """The output's gradient: parts are made at once, while it is in the cache."""
+        self.check_unchanged()
+        self.parts = [(use.target, use.part(self.inputs, gradient)) for use in self.uses]
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Source:
-    """What stands for a parameter: itself, or its transpose."""
+    """What stands for a parameter, or for what was derived from parameters: itself, or its transpose."""
 
-    parameter: nn.Parameter
+    target: Tensor
     transposed: bool = False
+
+    @property
+    def live(self) -> Tensor:
+        """As autograd knows it."""
+        return self.target.mT if self.transposed else self.target
 
 
 class Watcher(TorchFunctionMode):
-    """Keeps the calls with parameters of what runs inside it. `tap` takes each output, and gives what goes on."""
+    """Keeps the calls with parameters of what runs inside it. `tap` takes each output, and gives what goes on.
+
+    `together` says that there are several users, each a row. Then an unknown use is an error, and `constants` are what
+    the model has besides parameters.
+    """
 
     def __init__(
         self,
-        parameters: Iterable[nn.Parameter],
+        parameters: Iterable[Tensor],
         *,
         users: int,
         tap: Callable[[Tensor, Call], Tensor],
-        strict: bool = True,
+        together: bool = False,
+        constants: Iterable[Tensor] = (),
     ) -> None:
         super().__init__()
-        self.users, self.tap, self.strict = users, tap, strict
+        self.users, self.tap, self.together = users, tap, together
         self.calls: list[Call] = []
         self.unknown: set[int] = set()
-        """The ids of parameters that were used in unknown ways; if strict, such a use is an error."""
-        self._sources = {id(p): _Source(parameter=p) for p in parameters}
-        self._transposes: list[Tensor] = []  # kept, so that no other tensor gets their id
+        """The ids of parameters that were used in unknown ways."""
+        self._sources = {id(p): _Source(target=p) for p in parameters}
+        self._constants = {id(t) for t in constants}
+        self._kept: list[Tensor] = []  # so that no other tensor gets their id
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         given = kwargs or {}
-        found = [s for t in _tensors((args, given)) if (s := self._sources.get(id(t))) is not None]
+        found = list(self._found(args))
+        if given:
+            found.extend(self._found(given.values()))
         if not found or func in _HARMLESS:
             return func(*args, **given)
         output = self._known(func, args, given)
         if output is not NotImplemented:
             return output
-        if self.strict:
-            raise UnknownUseError(f"{func} of a parameter")
-        self.unknown.update(id(s.parameter) for s in found)
+        if self.together:
+            return self._derived(func, args, given) if self._alone(args, given) else self._apart(func, args, given)
+        self.unknown.update(id(s.target) for s in found)
         return func(*args, **given)
+
+    def _found(self, given: Iterable[Any]) -> Iterator[_Source]:
+        for item in given:
+            source = self._sources.get(id(item))
+            if source is not None:
+                yield source
+            elif isinstance(item, (tuple, list)):
+                yield from self._found(item)
+            elif isinstance(item, dict):
+                yield from self._found(item.values())
 
     def _known(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         rule = _RULES.get(func)
         if rule is None:
             return NotImplemented
-        try:
-            bound = _SIGNATURES[func].bind(self, *args, **kwargs)
-        except TypeError:  # an argument that the rule does not know
+        names = _NAMES[func]
+        if len(args) > len(names) or not kwargs.keys() <= set(names[len(args) :]):  # an argument the rule does not know
             return NotImplemented
-        return rule(*bound.args, **bound.kwargs)
+        return rule(self, *args, **kwargs)
+
+    def _alone(self, args: Any, kwargs: Any) -> bool:
+        """Whether there are only parameters, what was derived from them, and constants of the model."""
+        known = self._sources.keys() | self._constants
+        return all(id(t) in known for t in _tensors((args, kwargs)))
+
+    def _derived(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a function makes of parameters alone, which is used like one."""
+        if _changes(func, kwargs):
+            raise UnknownUseError(f"{func} changes a parameter")
+
+        def live(t: Tensor) -> Tensor:
+            source = self._sources.get(id(t))
+            return t if source is None else source.live
+
+        args, kwargs = _mapped((args, kwargs), live)
+        output = func(*args, **kwargs)
+        for t in _tensors(output):
+            if t.requires_grad:
+                self._sources.setdefault(id(t), _Source(target=t))
+            else:
+                self._constants.add(id(t))
+            self._kept.append(t)
+        return output
+
+    def _apart(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Each user on its own, with a copy of what stands for parameters.
+
+        A tensor that is neither known nor has a row for each user is refused: were it taken as it is, then it would be
+        cut into rows as soon as there happen to be as many users.
+        """
+        given = list(_tensors((args, kwargs)))
+        rows = [self.by_rows(t) for t in given]
+        known = self._sources.keys() | self._constants
+        if _changes(func, kwargs) or not all(row or id(t) in known for t, row in zip(given, rows, strict=True)):
+            raise UnknownUseError(f"{func} of a parameter")
+        copies: dict[int, Tensor] = {}
+        for t, row in zip(given, rows, strict=True):
+            if row:
+                copies[id(t)] = t.unsqueeze(1)
+            elif (source := self.source(t)) is not None and id(t) not in copies:
+                copies[id(t)] = self._copies(source)
+        keys = list(copies)
+
+        def one(*values: Tensor) -> Any:
+            mine = dict(zip(keys, values, strict=True))
+            own_args, own_kwargs = _mapped((args, kwargs), lambda t: mine.get(id(t), t))
+            return func(*own_args, **own_kwargs)
+
+        try:
+            output = torch.func.vmap(one, randomness="different")(*copies.values())
+        except (RuntimeError, ValueError, TypeError, IndexError) as error:
+            raise UnknownUseError(f"{func} cannot be run for each user: {error}") from None
+        return _mapped(output, self._joined)
+
+    def _copies(self, source: _Source) -> Tensor:
+        value = source.live.detach()
+        copies = value.expand(self.users, *value.shape)
+
+        def part(a: Tensor, g: Tensor) -> OfParameter:
+            return Direct(gradients=g.mT if source.transposed else g)
+
+        return self.call(copies, copies, [Use(target=source.target, matrix=False, part=part)])
+
+    def _joined(self, output: Tensor) -> Tensor:
+        """The rows of users that ran each on its own."""
+        if output.dim() < 2 or output.shape[1] != 1:
+            raise UnknownUseError("a function of a parameter that gives no row for each user")
+        return output.flatten(0, 1)
 
     def source(self, t: Any) -> _Source | None:
         return self._sources.get(id(t))
@@ -114,19 +224,49 @@ class Watcher(TorchFunctionMode):
         return t if self.source(t) is None else t.detach()
 
     def by_rows(self, x: Any, least: int = 1) -> bool:
-        """Whether it is no parameter, and has a row for each user and enough dimensions."""
-        return isinstance(x, Tensor) and self.source(x) is None and x.dim() >= least and x.shape[0] == self.users
+        """Whether it is no parameter or constant, and has a row for each user and enough dimensions."""
+        return (
+            isinstance(x, Tensor)
+            and id(x) not in self._sources
+            and id(x) not in self._constants
+            and x.dim() >= least
+            and x.shape[0] == self.users
+        )
 
     def transpose(self, t: Tensor, source: _Source) -> Tensor:
         view = t.detach().T
-        self._sources[id(view)] = _Source(parameter=source.parameter, transposed=not source.transposed)
-        self._transposes.append(view)
+        self._sources[id(view)] = _Source(target=source.target, transposed=not source.transposed)
+        self._kept.append(view)
         return view
 
     def call(self, output: Tensor, inputs: Tensor, uses: Sequence[Use]) -> Tensor:
         call = Call(inputs=inputs.detach(), uses=uses, version=version_of(inputs))
         self.calls.append(call)
         return self.tap(output, call)
+
+
+class WithoutDropout(TorchFunctionMode):
+    """What runs inside it drops nothing."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        given = kwargs or {}
+        if func in _DROPOUTS:
+            return args[0] if args else given["input"]
+        return func(*args, **given)
+
+
+_DROPOUTS = {
+    functional.dropout, functional.dropout1d, functional.dropout2d, functional.dropout3d, functional.alpha_dropout,
+}  # fmt: skip
+
+
+def _changes(func: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
+    """Whether a function changes something in place: its name ends in one line, or begins like that of `x += y`."""
+    name = str(getattr(func, "__name__", ""))
+    in_place = name.endswith("_") and not name.endswith("__")
+    return in_place or name in ("__set__", "__setitem__") or name.startswith("__i") or kwargs.get("out") is not None
 
 
 def _tensors(given: Any) -> Iterator[Tensor]:
@@ -139,6 +279,18 @@ def _tensors(given: Any) -> Iterator[Tensor]:
         yield from _tensors(tuple(given.values()))
 
 
+def _mapped(given: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same with other tensors."""
+    if isinstance(given, Tensor):
+        return change(given)
+    if isinstance(given, dict):
+        return {k: _mapped(v, change) for k, v in given.items()}
+    if isinstance(given, (tuple, list)) and any(True for _ in _tensors(given)):
+        inner = [_mapped(v, change) for v in given]
+        return inner if isinstance(given, list) else tuple(inner)
+    return given
+
+
 # --- the rules: each gives the tapped output, or NotImplemented --------------------------------
 
 
@@ -149,7 +301,7 @@ def _linear(watch: Watcher, input: Any, weight: Any, bias: Any = None) -> Any:
     if (source := watch.source(weight)) is not None:
         uses.append(_matrix(source, flipped=False))
     if (source := watch.source(bias)) is not None:
-        uses.append(Use(parameter=source.parameter, matrix=False, part=_summed(tuple(bias.shape))))
+        uses.append(Use(target=source.target, matrix=False, part=_summed(tuple(bias.shape))))
     return watch.call(functional.linear(input, watch.constant(weight), watch.constant(bias)), input, uses)
 
 
@@ -167,7 +319,7 @@ def _matrix(source: _Source, *, flipped: bool) -> Use:
         inputs, outputs = (t.reshape(len(t), -1, t.shape[-1]) for t in (a, g))
         return Product(inputs, outputs) if flipped != source.transposed else Product(outputs, inputs)
 
-    return Use(parameter=source.parameter, matrix=True, part=part)
+    return Use(target=source.target, matrix=True, part=part)
 
 
 def _conv2d(
@@ -178,12 +330,20 @@ def _conv2d(
         return NotImplemented
     (sh, sw), (ph, pw), (dh, dw) = (_two(n) for n in (stride, padding, dilation))
     geometry = Geometry(kernel=tuple(weight.shape[2:]), stride=(sh, sw), padding=(ph, pw), dilation=(dh, dw))
+    # What is written out for the gradient can give the outputs too, unless these must be differentiated by the input.
+    ahead = watch.together and watch.source(weight) is not None and not input.requires_grad and geometry.wide(weight)
+    columns = Columns(input, geometry) if ahead else None
     uses = []
     if (source := watch.source(weight)) is not None:
-        uses.append(Use(parameter=source.parameter, matrix=True, part=lambda a, g: Convolution(a, g, geometry)))
+        uses.append(
+            Use(target=source.target, matrix=True, part=lambda a, g: Convolution(columns or Columns(a, geometry), g))
+        )
     if (source := watch.source(bias)) is not None:
-        uses.append(Use(parameter=source.parameter, matrix=False, part=_summed((len(bias), 1, 1))))
-    output = functional.conv2d(input, watch.constant(weight), watch.constant(bias), stride, padding, dilation)
+        uses.append(Use(target=source.target, matrix=False, part=_summed((len(bias), 1, 1))))
+    if columns is None:
+        output = functional.conv2d(input, watch.constant(weight), watch.constant(bias), stride, padding, dilation)
+    else:
+        output = columns.convolved(watch.constant(weight), watch.constant(bias))
     return watch.call(output, input, uses)
 
 
@@ -215,7 +375,7 @@ def _affine(watch: Watcher, normal: Tensor, weight: Any, bias: Any, shape: tuple
     uses = []
     for given, times in ((weight, True), (bias, False)):
         if (source := watch.source(given)) is not None:
-            uses.append(Use(parameter=source.parameter, matrix=False, part=_summed(shape, times=times)))
+            uses.append(Use(target=source.target, matrix=False, part=_summed(shape, times=times)))
     w, b = (None if p is None else watch.constant(p).view(shape) for p in (weight, bias))
     if w is None:
         output = normal if b is None else normal + b
@@ -238,7 +398,7 @@ def _elementwise(function: Callable[[Any, Any], Tensor], *, times: bool, signs: 
             return NotImplemented
         output = function(watch.constant(input), watch.constant(other))
         part = _summed(tuple(p.shape), times=times, sign=signs[0] if first else signs[1])
-        use = Use(parameter=source.parameter, matrix=False, part=part)
+        use = Use(target=source.target, matrix=False, part=part)
         return watch.call(output, x.expand_as(output), [use])
 
     return rule
@@ -282,7 +442,7 @@ _RULES: dict[Callable[..., Any], Callable[..., Any]] = {
     **dict.fromkeys((torch.sub, Tensor.sub), _MINUS),
     **dict.fromkeys((torch.t, Tensor.t, _getter("T"), _getter("mT")), _transposed),
 }
-_SIGNATURES = {func: inspect.signature(rule) for func, rule in _RULES.items()}
+_NAMES = {func: tuple(inspect.signature(rule).parameters)[1:] for func, rule in _RULES.items()}
 _HARMLESS = {
     Tensor.dim, Tensor.size, Tensor.numel, Tensor.__len__, Tensor.is_floating_point,
     _getter("shape"), _getter("ndim"), _getter("dtype"), _getter("device"),
