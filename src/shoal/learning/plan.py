@@ -30,6 +30,7 @@ from dataclasses import dataclass
 
 from shoal import _validate, calibrate
 from shoal.engine import certify
+from shoal.interval import rounded
 from shoal.learning.ledger import guarantee
 from shoal.learning.protocol import expected_reports
 from shoal.mechanisms import LocalGaussian, Mechanism, ShuffledCheckIn
@@ -39,7 +40,8 @@ REPORTS = (25, 100, 400)
 WORTH = 0.15
 OUTPUT_NOISE = 2.5
 _FINE, _COARSE = 1e-3, 3e-2
-"""Sigma is at most so much above the least, relatively; plans that are only weighed are less exact."""
+"""Sigma is at most so much above the least, relatively, before it is rounded up to three digits; plans that are only
+weighed are less exact."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +64,11 @@ class Plan:
         """By how much four times the reports would lower the noise, as a share, where that was weighed."""
         later = [p for p in self.weighed if p.noise < self.noise]
         return 1.0 - later[-1].noise / self.noise if later else None
+
+
+def _short(sigma: float) -> float:
+    """The next sigma above of three digits."""
+    return float(rounded(sigma, digits=3))
 
 
 def linear_rate(mechanism: Mechanism, *, users: int, rounds: int, clip: float) -> float:
@@ -111,9 +118,12 @@ def plan(
             accuracy=max(0.1 * tolerance, certify.ACCURACY),
         )
         chosen = fitting.replace(sigma=sigma)
-        # Bounds at other settings differ in their last digits: the one that everybody will ask for must be met.
-        while tolerance == _FINE and guarantee(chosen, delta=delta, rounds=count) > epsilon:
-            chosen = chosen.replace(sigma=chosen.sigma * (1.0 + _FINE))
+        if tolerance == _FINE:
+            # The least one of few digits: the same whatever the search met on its way, so that a run can be repeated.
+            chosen = fitting.replace(sigma=_short(sigma / (1.0 + tolerance)))
+            # What everybody will ask for must be met: bounds of another accuracy differ in their last digits.
+            while guarantee(chosen, delta=delta, rounds=count) > epsilon:
+                chosen = chosen.replace(sigma=_short(chosen.sigma * (1.0 + 1e-9)))
         noise = noise_of_the_mean(chosen, users=users, rounds=count)
         return Plan(mechanism=chosen, rounds=count, noise=noise, floor=floor)
 
