@@ -316,6 +316,31 @@ def test_small_delta_is_as_close_to_the_attack(m, delta, rounds, most):
 
 
 @pytest.mark.filterwarnings("ignore::shoal.AccuracyWarning")
+@pytest.mark.parametrize(
+    ("m", "rounds"),
+    [
+        (Shuffle(users=9, sigma=0.1), 1),
+        (Shuffle(users=9, sigma=0.12), 100),
+        (Shuffle(users=9, sigma=0.17), 10**6),
+        (ShuffledCheckIn(users=9, rate=0.5, sigma=0.1), 1),
+        (SubsampledShuffle(users=9, sample=9, sigma=0.102), 100),
+        (Shuffle(users=9, sigma=0.2, adjacency="replace"), 1),
+        (Shuffle(users=9, sigma=0.253, adjacency="replace"), 100),
+    ],
+)
+def test_next_to_no_noise_is_the_report_in_the_clear(m, rounds):
+    """Prices of such laws once left the range of doubles: an error in the place of an answer."""
+    local = LocalGaussian(sigma=m.sigma, adjacency=m.adjacency)
+    found = m.epsilon(delta=1e-6, rounds=rounds)
+    assert 0.5 * local.epsilon(delta=1e-6, rounds=rounds).upper < found.upper
+    assert found.lower <= found.upper <= local.epsilon(delta=1e-6, rounds=rounds).upper
+    assert m.delta(epsilon=1.0, rounds=rounds).upper <= 1.0
+    assert m.advantage(rounds=rounds).upper <= 1.0
+    assert m.tradeoff(0.01, rounds=rounds).upper <= 1.0
+    assert np.all(m.rdp([1.5, 2, 8]) <= local.rdp([1.5, 2, 8]) * (1 + 1e-9))
+
+
+@pytest.mark.filterwarnings("ignore::shoal.AccuracyWarning")
 def test_more_users_than_are_computed_are_no_worse():
     for crowd in ("any", "identical"):
         m = Shuffle(users=10**9, sigma=3.0, crowd=crowd)

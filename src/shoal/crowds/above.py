@@ -41,6 +41,8 @@ def epsilon(parts: Parts, delta: float, accuracy: float = certify.ACCURACY) -> f
     cap = certify.epsilons(_local(parts), [delta])[0].upper
     if not certify.in_range(parts) or delta < DELTA_MIN:
         return cap
+    if any(part.is_bare for part, _ in parts):
+        return min(cap, certify.epsilons(_alone(parts), [delta], accuracy)[0].upper)
     found = min(cap, _asked(parts, delta, accuracy, lambda way: way.epsilon(delta)))
     if found <= _CLOSE * cap and not _is_nearly_local(parts):
         return found
@@ -54,6 +56,8 @@ def delta(parts: Parts, epsilon: float, accuracy: float = certify.ACCURACY) -> f
     cap = certify.deltas(_local(parts), [epsilon])[0].upper
     if not certify.in_range(parts) or epsilon > EPSILON_MAX:
         return cap
+    if any(part.is_bare for part, _ in parts):
+        return min(cap, certify.deltas(_alone(parts), [epsilon], accuracy)[0].upper)
     found = min(cap, _asked(parts, 1e-12, accuracy, lambda way: way.delta(epsilon)))
     if found <= _CLOSE * cap and not _is_nearly_local(parts):
         return found
@@ -73,6 +77,8 @@ def power(parts: Parts, fpr: float, accuracy: float = certify.ACCURACY) -> float
     parts = certify.limited(parts)
     if not certify.in_range(parts):
         return certify.tradeoff(_local(parts), [fpr])[0].upper
+    if any(part.is_bare for part, _ in parts):
+        return certify.tradeoff(_alone(parts), [fpr], accuracy)[0].upper
     half = _half(accuracy)
     found = certify.highest_power(parts, fpr, half)
     legs = _legs(parts)

@@ -136,6 +136,10 @@ _LOUD = 2.9
 """From this sigma on, for 100 senders, no single term is large enough for the theorem without groups to be the better
 one; the more they are the smaller it is, like their sixth root (found by trial)."""
 
+BARE = 0.18
+"""Below this sigma, for the whole move, nothing but one report in the clear is known, and prices leave the range of
+doubles."""
+
 _HALF = 512
 """Cells for which there are as many nodes and blocks as is said here; with more cells there are more of them."""
 
@@ -441,9 +445,15 @@ class Exchange(Round):
     def alone(self) -> Round:
         return Identical(ratio=self.ratio.at_rate(self.ratio.rate * self.weight), users=1)
 
+    @property
+    def is_bare(self) -> bool:
+        return self.ratio.scale < BARE
+
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
         if side != "upper":
             raise ValueError("the exchange theorem bounds from above only")
+        if self.is_bare:
+            return self.alone().pair(half, budget, side, direction)
         return self.law(half, budget).pair(direction)
 
     def test_error(self, half: int, budget: float) -> tuple[float, float]:
@@ -455,6 +465,8 @@ class Exchange(Round):
 
     def log_moments(self, orders: FloatArray, direction: Direction, *, quick: bool = False) -> FloatArray:
         """Upper bounds on `(L - 1) D_L` at orders L > 1."""
+        if self.is_bare:
+            return self.alone().log_moments(orders, direction, quick=quick)
         return self.law(512, _FOR_MOMENTS).log_moments(
             orders, direction, self.ratio.scale, self.ratio.rate * self.weight
         )

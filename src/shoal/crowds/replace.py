@@ -24,7 +24,7 @@ from typing import ClassVar
 import numpy as np
 
 from shoal.crowds import direct
-from shoal.crowds.exchange import Exchange
+from shoal.crowds.exchange import BARE, Exchange
 from shoal.engine.compose import Composition, Curve
 from shoal.engine.law import Pair
 from shoal.engine.numeric import EPSILON_MAX, Direction, FloatArray, Side
@@ -105,9 +105,15 @@ class Replace(Round):
     def leg(self) -> Round:
         return self.step
 
+    @property
+    def is_bare(self) -> bool:
+        return self.ratio.scale < BARE
+
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
         if side != "upper":
             raise ValueError("the way through zero bounds from above only")
+        if self.is_bare:
+            return self.alone().pair(half, budget, side, direction)
         return self.law(half, budget).pair(direction)
 
     def test_error(self, half: int, budget: float) -> tuple[float, float]:
@@ -117,6 +123,8 @@ class Replace(Round):
         return _replace_law(self, half, budget)
 
     def log_moments(self, orders: FloatArray, direction: Direction, *, quick: bool = False) -> FloatArray:
+        if self.is_bare:
+            return self.alone().log_moments(orders, direction, quick=quick)
         return self.law(512, 1e-60).log_moments(orders, direction, self.ratio.scale, self.ratio.rate * self.weight)
 
 

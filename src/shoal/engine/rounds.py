@@ -94,6 +94,11 @@ class Round(ABC):
         """Itself, or a round within the limits on users and noise that is never better."""
 
     @property
+    def is_bare(self) -> bool:
+        """Whether there is so little noise that nothing is looked at but user 1's report and its coin, `alone`."""
+        return False
+
+    @property
     def has_other_ways(self) -> bool:
         """Whether there may be a better bound than that of its legs."""
         return False
