@@ -573,9 +573,11 @@ def _best(crowd: Exchange, half: int, budget: float) -> Prices:
 
 def _plain(crowd: Exchange, thinnings: Sequence[Thinning], half: int, budget: float) -> Iterator[Prices]:
     """Prices of the theorem as it stands, at each thinning."""
+    # A mixture of sizes has ten times as many cases, each a sum of few terms, which needs fewer cells.
+    cells = half // 8 if crowd.is_by_size and crowd.sample is None else half // 4
     for thin in thinnings:
         cases, error = crowd.cases(thin.kept, budget, finer=_fine(half))
-        yield _with_local(crowd, _prices(crowd, thin, [cases], error, half // 4, budget, _fine(half))[0])
+        yield _with_local(crowd, _prices(crowd, thin, [cases], error, cells, budget, _fine(half))[0])
 
 
 def _fine(half: int) -> float:
