@@ -62,9 +62,7 @@ def test_nowhere_above_what_clones_gave(part):
         found = How.checked("tight", None, certify.ACCURACY, ends="upper").answer(
             bounds([(m, case["rounds"])]), case["delta"], EPSILON
         )
-        # Clones were better where next to nothing is gained on the report in the clear: 10.034 instead of 10.045.
-        better = 1.2e-3 if (m.users, m.sigma) == (246_600, 0.6235) else 2e-6
-        assert found.upper <= case["upper"] * (1 + better), case
+        assert found.upper <= case["upper"] * (1 + 2e-6), case
 
 
 def test_one_user_is_the_local_guarantee():

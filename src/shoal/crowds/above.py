@@ -42,7 +42,7 @@ def epsilon(parts: Parts, delta: float, accuracy: float = certify.ACCURACY) -> f
     if not certify.in_range(parts) or delta < DELTA_MIN:
         return cap
     if any(part.is_bare for part, _ in parts):
-        return min(cap, certify.epsilons(_alone(parts), [delta], accuracy)[0].upper)
+        return min(cap, certify.epsilons(_alone(parts), [delta], min(accuracy, _FINE))[0].upper)
     found = min(cap, _asked(parts, delta, accuracy, lambda way: way.epsilon(delta)))
     if found <= _CLOSE * cap and not _is_nearly_local(parts):
         return found
@@ -57,7 +57,7 @@ def delta(parts: Parts, epsilon: float, accuracy: float = certify.ACCURACY) -> f
     if not certify.in_range(parts) or epsilon > EPSILON_MAX:
         return cap
     if any(part.is_bare for part, _ in parts):
-        return min(cap, certify.deltas(_alone(parts), [epsilon], accuracy)[0].upper)
+        return min(cap, certify.deltas(_alone(parts), [epsilon], min(accuracy, _FINE))[0].upper)
     found = min(cap, _asked(parts, 1e-12, accuracy, lambda way: way.delta(epsilon)))
     if found <= _CLOSE * cap and not _is_nearly_local(parts):
         return found

@@ -85,6 +85,9 @@ _AMONG_FEW: FloatArray = np.array(
 )
 """The same for few users, among whom a rare v, large or small, is a large part of f."""
 
+_AMONG_TWO: FloatArray = np.array([-5.5, -2.0, 0.6, 2.4, 3.8, 5.0, 5.4, 5.8, 6.2, 6.6, 7.0, 7.4, 7.8, 8.2])
+"""The same where next to nobody is kept, so that f is nearly v: finely where v is large and rare."""
+
 _AMONG_FEWEST = 4.0
 """How many times as many nodes there are for a handful: v is nearly all of f."""
 
@@ -97,7 +100,7 @@ _FOR_FEW = ((3.0, (0.0, 1.0, 2.25)), (1.75, (0.0, 1.0, 2.25, 3.1, 4.0)), (0.5, (
 _BY_SIZE = (1.0, 2.25, 3.25, 4.5)
 """The same where few send, each on its own, and check-in is a mixture of fixed sizes."""
 
-_SCALE_EDGES, _USER_EDGES = (0.5, 1.0, 1.25, 1.75, 2.5, 3.0), ((8, 16), (300, 376))
+_SCALE_EDGES, _USER_EDGES = (0.5, 0.75, 1.0, 1.25, 1.75, 2.5, 3.0), ((8, 16), (300, 376))
 """Where these rules, and those of `crowds.groups`, change; some edges are of both noise and senders (`_neighbours`).
 
 An edge of users comes with the last number for which the rule on its other side may still be the better one."""
@@ -113,6 +116,9 @@ _FEWEST, _SENDERS = 8, 16.0
 
 _FAR = 4.5
 """Among so few who send, one large term decides: a thinning that leaves next to none."""
+
+_LITTLE, _TWO = 0.75, 2.02
+"""Below this sigma one large term decides among many users, too: a thinning that leaves so many on average."""
 
 _SMALL = 300
 """Crowds up to this size are too small to lose many, and cheap to look at with several thinnings."""
@@ -597,6 +603,9 @@ def _thinnings(crowd: Exchange) -> list[Thinning]:
         places = (-math.inf, *places)
     if crowd.users * crowd.weight * crowd.ratio.rate < _SENDERS:
         places = (*places, _FAR)
+    if places and not few and scale < _LITTLE:
+        # c = exp(-r t - r^2/2) is nearly the part that is kept.
+        places = (*places, scale * math.log((crowd.users - 1) / _TWO) - 0.5 / scale)
     found = [Thinning.of(1.0 / scale, at) for at in places]
     return [thin for thin in found if (crowd.users - 1) * thin.kept >= (0.1 if few else _FEW)]
 
@@ -706,7 +715,8 @@ def _prices(
     ratio = replace(crowd.ratio, rate=1.0) if crowd.is_by_size else crowd.ratio
     few = crowd.users <= _SMALL or (crowd.is_by_size and crowd.users * crowd.ratio.rate * crowd.weight < groups.FEW)
     more = min(_AMONG_FEWEST, max(1.0, _FEWEST / crowd.users))
-    nodes = _nodes(1.0 / ratio.scale, present, budget, fine * more, _AMONG_FEW if few else _PLACES)
+    usual = _AMONG_FEW if few else _AMONG_TWO if crowd.users * thin.kept < 2.0 * _TWO else _PLACES
+    nodes = _nodes(1.0 / ratio.scale, present, budget, fine * more, usual)
     one = _terms(ratio, thin, nodes, half, budget)
     totals = sums(one, [case.terms for case in every], budget)
     return [_mixed(nodes, one, totals, cases, error, half, budget) for cases in mixtures]
