@@ -133,7 +133,7 @@ _BLOCK = 6e-3
 """The width of a block of K, as a part of K: about four times what it costs of epsilon."""
 
 _WIDEST = 0.03
-"""No block within three deviations is wider than this part of K."""
+"""About how wide a block within three deviations may be, as a part of K."""
 
 _DEAR = 1.25
 """Below this sigma a term spreads over so many orders of magnitude that one large one decides."""
