@@ -331,7 +331,7 @@ def test_clipped_sum_is_that_of_one_user_at_a_time(name, clip):
 def test_who_goes_together():
     x, y = images()
     for name in (*TOGETHER, *APART):
-        tried = clipping._tried(network(name).double(), x[:2], y[:2], clipping.user_losses)
+        tried = clipping._tried(clipping._Task.of(network(name).double(), clipping.user_losses), x[:2], y[:2])
         assert (tried is not None) == (name in TOGETHER), name
 
 
@@ -340,7 +340,7 @@ def test_unknown_uses_leave_other_products_known():
     x, y = images()
     for name in UNKNOWN:
         net = network(name).double()
-        alone = clipping._alone(net, x[:1], y[:1], clipping.user_losses)
+        alone = clipping._alone(clipping._Task.of(net, clipping.user_losses), x[:1], y[:1])
         assert [id(p) for p in alone.products] == [id(net.last.weight)], name
 
 
@@ -419,7 +419,7 @@ def test_dropout_goes_together_and_drops_for_each_user():
     """The gradient of a linear layer shows what was dropped of its input."""
     torch.manual_seed(5)
     net, (x, y) = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(784, 10, bias=False)), images(users=6)
-    assert clipping._tried(net.double(), x[:2], y[:2], clipping.user_losses) is not None
+    assert clipping._tried(clipping._Task.of(net.double(), clipping.user_losses), x[:2], y[:2]) is not None
     each = clipping.clipped_each(net, x, y, clip=1e6).view(6, 10, 784)
     kept = each[:, 0] != 0
     assert ((kept.double().mean(dim=1) - 0.5).abs() < 0.1).all()

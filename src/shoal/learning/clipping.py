@@ -98,13 +98,13 @@ def clipped_sum(
     bound = _checked(model, inputs, labels, owners, clip, microbatch)
     total = torch.zeros(sum(p.numel() for p in trainable(model)), dtype=torch.float64, device=inputs.device)
     norms, losses = [inputs.new_zeros(0)], [inputs.new_zeros(0)]
-    for found in _gradients(model, inputs, labels, owners, loss, microbatch):
+    for found in _gradients(_Task.of(model, loss), inputs, labels, owners, microbatch):
         norm = found.norms()
-        total += found.weighted(_factors(norm, bound)).to(total.dtype)
+        total += found.weighted(_factors(norm, bound))
         norms.append(norm)
         losses.append(found.losses)
         del found  # before the next is computed, which finds its place in the cache
-    return ClippedSum(total=total.to(inputs.dtype), norms=torch.cat(norms), losses=torch.cat(losses))
+    return ClippedSum(total=total.to(inputs.dtype), norms=_finite(torch.cat(norms)), losses=torch.cat(losses))
 
 
 def clipped_each(
@@ -120,29 +120,54 @@ def clipped_each(
     """Every user's clipped gradient, a row each: what the clients compute. Memory: users times parameters."""
     bound = _checked(model, inputs, labels, owners, clip, microbatch)
     rows = [inputs.new_zeros(0, sum(p.numel() for p in trainable(model)))]
-    for found in _gradients(model, inputs, labels, owners, loss, microbatch):
-        rows.append(found.each() * _factors(found.norms(), bound)[:, None])
+    for found in _gradients(_Task.of(model, loss), inputs, labels, owners, microbatch):
+        rows.append(found.each() * _factors(_finite(found.norms()), bound)[:, None])
     return torch.cat(rows)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Task:
+    """A model and its loss, with what is asked of the model in each microbatch."""
+
+    model: nn.Module
+    loss: Loss
+    parameters: list[nn.Parameter]
+    """Those that are trained."""
+    constants: list[Tensor]
+    """What the model has besides."""
+
+    @classmethod
+    def of(cls, model: nn.Module, loss: Loss) -> _Task:
+        constants = [*(p for p in model.parameters() if not p.requires_grad), *model.buffers()]
+        return cls(model=model, loss=loss, parameters=trainable(model), constants=constants)
+
+    @property
+    def numbers(self) -> int:
+        return sum(p.numel() for p in self.parameters)
+
+    def anchor(self, inputs: Tensor) -> Tensor:
+        """A number on which nothing depends, but which has a gradient."""
+        return inputs.new_zeros((), dtype=self.parameters[0].dtype).requires_grad_()
+
+
 def _gradients(
-    model: nn.Module, inputs: Tensor, labels: Tensor, owners: Tensor | None, loss: Loss, microbatch: int | None
+    task: _Task, inputs: Tensor, labels: Tensor, owners: Tensor | None, microbatch: int | None
 ) -> Iterator[Gradients | Rows]:
     """The users' gradients, a microbatch at a time."""
     if not len(inputs):
         return
     few = _two_records(inputs, labels)
-    tried = _tried(model, inputs[few], labels[few], loss)
-    alone = _alone(model, inputs[:1], labels[:1], loss) if tried is None else None
+    tried = _tried(task, inputs[few], labels[few])
+    alone = _alone(task, inputs[:1], labels[:1]) if tried is None else None
     if microbatch is None:
         parts = tried.parts if tried is not None else alone.parts if alone is not None else {}
-        microbatch = _microbatch(sum(part.numbers for part in parts.values()) + _formed(model, alone, owners))
+        microbatch = _microbatch(sum(part.numbers for part in parts.values()) + _formed(task, alone, owners))
     del tried
     for x, y, whose in _microbatches(inputs, labels, owners, microbatch):
-        found = _together(model, x, y, loss) if alone is None else None
+        found = _together(task, x, y) if alone is None else None
         if found is None:  # also for a model that does something else with these records than with those tried
-            alone = alone or _alone(model, inputs[:1], labels[:1], loss)
-            found = _apart(model, x, y, loss, alone)
+            alone = alone or _alone(task, inputs[:1], labels[:1])
+            found = _apart(task, x, y, alone)
         yield found if whose is None else found.as_one(whose)
         del found
 
@@ -195,17 +220,20 @@ def _microbatch(numbers: int) -> int:
     return min(_MOST_MICROBATCH, max(_LEAST_MICROBATCH, _CACHE // max(1, numbers)))
 
 
-def _formed(model: nn.Module, alone: _Alone | None, owners: Tensor | None) -> int:
+def _formed(task: _Task, alone: _Alone | None, owners: Tensor | None) -> int:
     """How many numbers of each record's gradient have to be formed besides."""
-    everything = sum(p.numel() for p in trainable(model))
     if owners is not None:
-        return everything
-    return 0 if alone is None else everything - sum(p.numel() for p in alone.products)
+        return task.numbers
+    return 0 if alone is None else task.numbers - sum(p.numel() for p in alone.products)
+
+
+def _finite(norms: Tensor) -> Tensor:
+    if not torch.isfinite(norms).all():
+        raise FloatingPointError("a user's gradient is not finite: the model has diverged; use a smaller learning rate")
+    return norms
 
 
 def _factors(norms: Tensor, clip: float) -> Tensor:
-    if not torch.isfinite(norms).all():
-        raise FloatingPointError("a user's gradient is not finite: the model has diverged; use a smaller learning rate")
     return (clip * _MARGIN / norms).clamp(max=_MARGIN)
 
 
@@ -228,29 +256,30 @@ class _Tap(torch.autograd.Function):
 
 
 def _tapped(anchor: Tensor, output: Tensor, call: Call) -> Tensor:
+    if output.requires_grad:
+        output.register_hook(call.receive)  # of the output as it is now, even if it is changed in place
+        return output
     found: Tensor = _Tap.apply(output, anchor, call)  # type: ignore[no-untyped-call]
     return found
 
 
-def _together(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> Gradients | None:
+def _together(task: _Task, inputs: Tensor, labels: Tensor) -> Gradients | None:
     """None if a parameter is used in an unknown way."""
-    parameters = trainable(model)
-    constants = [*(p for p in model.parameters() if not p.requires_grad), *model.buffers()]
-    anchor = inputs.new_zeros((), dtype=parameters[0].dtype).requires_grad_()
+    anchor = task.anchor(inputs)
     tap = functools.partial(_tapped, anchor)
-    watch = Watcher(parameters, users=len(inputs), tap=tap, together=True, constants=constants)
+    watch = Watcher(task.parameters, users=len(inputs), tap=tap, together=True, constants=task.constants)
     try:
         with torch.enable_grad():
             with watch:
-                outputs = model(inputs)
-            values = loss(outputs, labels)
-            _, *hidden = torch.autograd.grad(values.sum(), [anchor, *parameters], allow_unused=True)
+                outputs = task.model(inputs)
+            values = task.loss(outputs, labels)
+            _, *hidden = torch.autograd.grad(values.sum(), [anchor, *task.parameters], allow_unused=True)
     except UnknownUseError:
         return None
     if any(g is not None for g in hidden):  # a parameter reaches the loss in a way that was not seen
         return None
-    parts = _parts(watch.calls, parameters)
-    return Gradients(parameters=parameters, parts=parts, losses=values.detach())
+    parts = _parts(watch.calls, task.parameters)
+    return Gradients(parameters=task.parameters, parts=parts, losses=values.detach())
 
 
 def _parts(calls: Iterable[Call], parameters: Sequence[nn.Parameter]) -> dict[int, OfParameter]:
@@ -290,7 +319,7 @@ def _two_records(inputs: Tensor, labels: Tensor) -> list[int]:
     return [0] if len(inputs) == 1 else [0, next((i for i in range(1, len(inputs)) if differs(i)), 1)]
 
 
-def _tried(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> Gradients | None:
+def _tried(task: _Task, inputs: Tensor, labels: Tensor) -> Gradients | None:
     """The gradients of few records together, if each is that of its record alone.
 
     Dropout is left out on both sides: it takes each number on its own, so it mixes nobody. None is a safe answer: also
@@ -298,22 +327,21 @@ def _tried(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> Grad
     """
     with WithoutDropout():
         try:
-            found = _together(model, inputs, labels, loss)
+            found = _together(task, inputs, labels)
         except (RuntimeError, ValueError, IndexError):
             return None
         if found is None:
             return None
-        rows = [_ordinary(model, inputs[i : i + 1], labels[i : i + 1], loss) for i in range(len(inputs))]
+        rows = [_ordinary(task, inputs[i : i + 1], labels[i : i + 1]) for i in range(len(inputs))]
     return found if _are_same(found.each(), torch.stack(rows), [p.numel() for p in found.parameters]) else None
 
 
-def _ordinary(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> Tensor:
+def _ordinary(task: _Task, inputs: Tensor, labels: Tensor) -> Tensor:
     """The gradient by an ordinary backward pass."""
-    parameters = trainable(model)
     with torch.enable_grad():
-        value = loss(model(inputs), labels).sum()
-        found = torch.autograd.grad(value, parameters, allow_unused=True)
-    return flat([torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)])
+        value = task.loss(task.model(inputs), labels).sum()
+        found = torch.autograd.grad(value, task.parameters, allow_unused=True)
+    return flat([torch.zeros_like(p) if g is None else g for p, g in zip(task.parameters, found, strict=True)])
 
 
 def _are_same(found: Tensor, expected: Tensor, sizes: list[int]) -> bool:
@@ -337,9 +365,8 @@ class _Alone:
     parts: Mapping[int, OfParameter]
 
 
-def _alone(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> _Alone:
-    parameters = trainable(model)
-    anchor = inputs.new_zeros((), dtype=parameters[0].dtype).requires_grad_()
+def _alone(task: _Task, inputs: Tensor, labels: Tensor) -> _Alone:
+    parameters, anchor = task.parameters, task.anchor(inputs)
     zeros: list[Tensor] = []
 
     def tap(output: Tensor, call: Call) -> Tensor:
@@ -349,8 +376,8 @@ def _alone(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> _Alo
     watch = Watcher(parameters, users=1, tap=tap)
     with torch.enable_grad():
         with watch:
-            outputs = model(inputs)
-        value = loss(outputs, labels).sum()
+            outputs = task.model(inputs)
+        value = task.loss(outputs, labels).sum()
         _, *hidden = torch.autograd.grad(value, [anchor, *parameters], allow_unused=True)
     bad = watch.unknown | {id(p) for p, g in zip(parameters, hidden, strict=True) if g is not None}
     bad |= {id(use.target) for call in watch.calls for use in call.uses if not use.matrix}
@@ -366,17 +393,17 @@ def _alone(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss) -> _Alo
     )
 
 
-def _apart(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss, alone: _Alone) -> Gradients:
+def _apart(task: _Task, inputs: Tensor, labels: Tensor, alone: _Alone) -> Gradients:
     inside = {id(p) for p in alone.products}
-    others = {k: p for k, p in model.named_parameters() if p.requires_grad and id(p) not in inside}
+    others = {k: p for k, p in task.model.named_parameters() if p.requires_grad and id(p) not in inside}
     calls: list[Call] = []
 
     def one(given: dict[str, Tensor], zeros: list[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Kept]:
         left = iter(zeros)
         watch = Watcher(alone.products, users=1, tap=lambda output, call: output + next(left))
         with watch:
-            outputs = torch.func.functional_call(model, given, (x[None],))
-        value = loss(outputs, y[None]).sum()
+            outputs = torch.func.functional_call(task.model, given, (x[None],))
+        value = task.loss(outputs, y[None]).sum()
         calls[:] = watch.calls
         return value, (value, [c.inputs for c in watch.calls])
 
@@ -391,7 +418,7 @@ def _apart(model: nn.Module, inputs: Tensor, labels: Tensor, loss: Loss, alone: 
         call.version = version_of(call.inputs)
         call.receive(g.flatten(0, 1))
     parts = _parts(calls, alone.products) | {id(p): Direct(gradients=direct[k]) for k, p in others.items()}
-    return Gradients(parameters=trainable(model), parts=parts, losses=losses)
+    return Gradients(parameters=task.parameters, parts=parts, losses=losses)
 
 
 Kept = tuple[Tensor, list[Tensor]]

@@ -25,7 +25,7 @@ from torch.nn import functional
 _GHOST_POSITIONS = 16
 """With more positions than these, forming the products was always faster where it was measured."""
 
-_WIDE = 32
+_WIDE = 1
 """Numbers of a column written out: see `Geometry.wide`."""
 
 _ROUNDING = 32

@@ -116,9 +116,7 @@ class Watcher(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         given = kwargs or {}
-        found = list(self._found(args))
-        if given:
-            found.extend(self._found(given.values()))
+        found = [*self._found(args), *self._found(given.values())] if self._may_have_found(args, given) else []
         if not found or func in _HARMLESS:
             return func(*args, **given)
         output = self._known(func, args, given)
@@ -128,6 +126,11 @@ class Watcher(TorchFunctionMode):
             return self._derived(func, args, given) if self._alone(args, given) else self._apart(func, args, given)
         self.unknown.update(id(s.target) for s in found)
         return func(*args, **given)
+
+    def _may_have_found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Quickly: most functions get no parameter, and nothing that could hold one."""
+        sources = self._sources
+        return any(id(t) in sources or isinstance(t, (tuple, list, dict)) for t in (*args, *kwargs.values()))
 
     def _found(self, given: Iterable[Any]) -> Iterator[_Source]:
         for item in given:
