@@ -30,7 +30,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -130,6 +130,8 @@ class _Task:
     """A model and its loss, with what is asked of the model in each microbatch."""
 
     model: nn.Module
+    outputs: Callable[[Tensor], Tensor]
+    """What the model makes of inputs."""
     loss: Loss
     parameters: list[nn.Parameter]
     """Those that are trained."""
@@ -139,7 +141,15 @@ class _Task:
     @classmethod
     def of(cls, model: nn.Module, loss: Loss) -> _Task:
         constants = [*(p for p in model.parameters() if not p.requires_grad), *model.buffers()]
-        return cls(model=model, loss=loss, parameters=trainable(model), constants=constants)
+        return cls(model=model, outputs=model, loss=loss, parameters=trainable(model), constants=constants)
+
+    def without_dropout(self) -> _Task:
+        def outputs(inputs: Tensor) -> Tensor:
+            with WithoutDropout():
+                found: Tensor = self.model(inputs)
+            return found
+
+        return replace(self, outputs=outputs)
 
     @property
     def numbers(self) -> int:
@@ -271,7 +281,7 @@ def _together(task: _Task, inputs: Tensor, labels: Tensor) -> Gradients | None:
     try:
         with torch.enable_grad():
             with watch:
-                outputs = task.model(inputs)
+                outputs = task.outputs(inputs)
             values = task.loss(outputs, labels)
             _, *hidden = torch.autograd.grad(values.sum(), [anchor, *task.parameters], allow_unused=True)
     except UnknownUseError:
@@ -325,21 +335,21 @@ def _tried(task: _Task, inputs: Tensor, labels: Tensor) -> Gradients | None:
     Dropout is left out on both sides: it takes each number on its own, so it mixes nobody. None is a safe answer: also
     for other random outputs, or where the pass fails.
     """
-    with WithoutDropout():
-        try:
-            found = _together(task, inputs, labels)
-        except (RuntimeError, ValueError, IndexError):
-            return None
-        if found is None:
-            return None
-        rows = [_ordinary(task, inputs[i : i + 1], labels[i : i + 1]) for i in range(len(inputs))]
+    task = task.without_dropout()
+    try:
+        found = _together(task, inputs, labels)
+    except (RuntimeError, ValueError, IndexError):
+        return None
+    if found is None:
+        return None
+    rows = [_ordinary(task, inputs[i : i + 1], labels[i : i + 1]) for i in range(len(inputs))]
     return found if _are_same(found.each(), torch.stack(rows), [p.numel() for p in found.parameters]) else None
 
 
 def _ordinary(task: _Task, inputs: Tensor, labels: Tensor) -> Tensor:
     """The gradient by an ordinary backward pass."""
     with torch.enable_grad():
-        value = task.loss(task.model(inputs), labels).sum()
+        value = task.loss(task.outputs(inputs), labels).sum()
         found = torch.autograd.grad(value, task.parameters, allow_unused=True)
     return flat([torch.zeros_like(p) if g is None else g for p, g in zip(task.parameters, found, strict=True)])
 
@@ -376,7 +386,7 @@ def _alone(task: _Task, inputs: Tensor, labels: Tensor) -> _Alone:
     watch = Watcher(parameters, users=1, tap=tap)
     with torch.enable_grad():
         with watch:
-            outputs = task.model(inputs)
+            outputs = task.outputs(inputs)
         value = task.loss(outputs, labels).sum()
         _, *hidden = torch.autograd.grad(value, [anchor, *parameters], allow_unused=True)
     bad = watch.unknown | {id(p) for p, g in zip(parameters, hidden, strict=True) if g is not None}

@@ -15,6 +15,7 @@ for rounding.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -230,8 +231,17 @@ def _columns(x: Tensor, geometry: Geometry) -> Tensor:
     if pw or ph or below:
         last = functional.pad(last, (0, 0, pw, pw, ph, below))
     last = last.contiguous()
-    b, h, w, c = last.stride()
     kept = last.new_empty(users, steps, across, residues, columns, channels)
+    unit = 16 // last.element_size()
+    if dw == 1 and columns * channels <= 4 * unit and not any(n % unit for n in (columns, sw, last.shape[2])):
+        # Neighbours of which all or none are wanted are copied as one number of 16 bytes: of a few such numbers each
+        # goes to all positions at once.
+        last, into = (t.flatten(-2).view(torch.complex128) for t in (last, kept))
+        b, h, w = last.stride()
+        for r, i in itertools.product(range(residues), range(into.shape[-1])):
+            into[:, :, :, r, i] = last[:, r:, i:].as_strided((users, steps, across), (b, h * sh, w * sw // unit))
+        return kept.flatten(3)
+    b, h, w, c = last.stride()
     for r in range(residues):  # one copy each is several times as fast as one of all
         kept[:, :, :, r] = last[:, r:].as_strided(
             (users, steps, across, columns, channels), (b, h * sh, w * sw, w * dw, c)
