@@ -187,6 +187,7 @@ def _microbatches(
 ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
     """Records with labels and, counted from 0, owners; a user's records are never divided."""
     if owners is None:
+        size = -(-len(inputs) // -(-len(inputs) // size))  # as many, but none that is small
         for i in range(0, len(inputs), size):
             yield inputs[i : i + size], labels[i : i + size], None
         return

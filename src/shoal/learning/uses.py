@@ -153,8 +153,10 @@ class Watcher(TorchFunctionMode):
 
     def _alone(self, args: Any, kwargs: Any) -> bool:
         """Whether there are only parameters, what was derived from them, and constants of the model."""
-        known = self._sources.keys() | self._constants
-        return all(id(t) in known for t in _tensors((args, kwargs)))
+        return all(map(self._is_known, _tensors((args, kwargs))))
+
+    def _is_known(self, t: Tensor) -> bool:
+        return id(t) in self._sources or id(t) in self._constants
 
     def _derived(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a function makes of parameters alone, which is used like one."""
@@ -183,8 +185,7 @@ class Watcher(TorchFunctionMode):
         """
         given = list(_tensors((args, kwargs)))
         rows = [self.by_rows(t) for t in given]
-        known = self._sources.keys() | self._constants
-        if _changes(func, kwargs) or not all(row or id(t) in known for t, row in zip(given, rows, strict=True)):
+        if _changes(func, kwargs) or not all(row or self._is_known(t) for t, row in zip(given, rows, strict=True)):
             raise UnknownUseError(f"{func} of a parameter")
         copies: dict[int, Tensor] = {}
         for t, row in zip(given, rows, strict=True):
@@ -230,8 +231,7 @@ class Watcher(TorchFunctionMode):
         """Whether it is no parameter or constant, and has a row for each user and enough dimensions."""
         return (
             isinstance(x, Tensor)
-            and id(x) not in self._sources
-            and id(x) not in self._constants
+            and not self._is_known(x)
             and x.dim() >= least
             and x.shape[0] == self.users
         )
