@@ -270,7 +270,12 @@ def network(name):
         "transposed": lambda: Flat(transposed=True),
         "tied": Tied,
         "in place": lambda: nn.Sequential(
-            nn.Conv2d(1, 3, 7, stride=7), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(48, 10)
+            nn.Conv2d(1, 3, 7, stride=7),
+            nn.ReLU(inplace=True),
+            nn.Flatten(),
+            nn.Linear(48, 12),
+            nn.ReLU(inplace=True),
+            nn.Linear(12, 10),
         ),
         "weight normalised": lambda: nn.Sequential(
             nn.Flatten(), nn.utils.weight_norm(nn.Linear(784, 12)), nn.Tanh(), nn.Linear(12, 10)
@@ -428,6 +433,32 @@ def test_dropout_goes_together_and_drops_for_each_user():
     for row, mask in zip(shown, kept, strict=True):
         assert torch.allclose(row[mask], row[mask][0].expand(int(mask.sum())))
     assert torch.equal(kept, (each != 0).all(dim=1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("channels", "side", "kernel", "stride", "padding"),
+    # The first four, and in double precision the fifth, are copied in units of 16 bytes.
+    [(1, 28, 8, 4, 2), (1, 28, 4, 4, 0), (2, 16, 4, 4, 0), (1, 24, 12, 8, 2), (1, 26, 6, 2, 1), (1, 27, 8, 4, 2),
+     (1, 28, 8, 2, 3), (3, 13, 5, 2, 1), (16, 13, 4, 2, 0), (1, 9, 3, 1, 1)],
+)  # fmt: skip
+def test_columns_hold_what_a_convolution_takes(dtype, channels, side, kernel, stride, padding):
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(5, channels, side, side, generator=generator, dtype=dtype)
+    weight = torch.randn(6, channels, kernel, kernel, generator=generator, dtype=dtype)
+    geometry = gradients.Geometry(
+        kernel=(kernel, kernel), stride=(stride, stride), padding=(padding, padding), dilation=(1, 1)
+    )
+    shifted = torch.cat([x.new_zeros(1), x.flatten()])[1:].view_as(x)
+    for given in (x, x.contiguous(memory_format=torch.channels_last), x.repeat(2, 1, 1, 1)[::2], shifted):
+        columns = gradients.Columns(given, geometry)
+        patches = nn.functional.unfold(given, kernel, stride=stride, padding=padding).mT
+        patches = patches.view(5, -1, channels, kernel, kernel).permute(0, 1, 3, 4, 2)
+        found = torch.cat(columns.bands(), dim=2)
+        assert torch.equal(found, patches.flatten(2))
+        expected = nn.functional.conv2d(given, weight, stride=stride, padding=padding)
+        assert expected.shape[2] == geometry.positions(side, 0)
+        assert torch.allclose(columns.convolved(weight, None), expected, atol=1e3 * torch.finfo(dtype).eps)
 
 
 def test_norms_from_gram_matrices_are_never_too_small():

@@ -268,7 +268,8 @@ class _Tap(torch.autograd.Function):
 
 def _tapped(anchor: Tensor, output: Tensor, call: Call) -> Tensor:
     if output.requires_grad:
-        output.register_hook(call.receive)  # of the output as it is now, even if it is changed in place
+        # Of the output as it is now, even if it is changed in place later.
+        output.register_hook(call.receive)  # type: ignore[no-untyped-call]
         return output
     found: Tensor = _Tap.apply(output, anchor, call)  # type: ignore[no-untyped-call]
     return found

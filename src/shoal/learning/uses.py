@@ -229,12 +229,7 @@ class Watcher(TorchFunctionMode):
 
     def by_rows(self, x: Any, least: int = 1) -> bool:
         """Whether it is no parameter or constant, and has a row for each user and enough dimensions."""
-        return (
-            isinstance(x, Tensor)
-            and not self._is_known(x)
-            and x.dim() >= least
-            and x.shape[0] == self.users
-        )
+        return isinstance(x, Tensor) and not self._is_known(x) and x.dim() >= least and x.shape[0] == self.users
 
     def transpose(self, t: Tensor, source: _Source) -> Tensor:
         view = t.detach().T
@@ -334,7 +329,7 @@ def _conv2d(
     (sh, sw), (ph, pw), (dh, dw) = (_two(n) for n in (stride, padding, dilation))
     geometry = Geometry(kernel=tuple(weight.shape[2:]), stride=(sh, sw), padding=(ph, pw), dilation=(dh, dw))
     # What is written out for the gradient can give the outputs too, unless these must be differentiated by the input.
-    ahead = watch.together and watch.source(weight) is not None and not input.requires_grad and geometry.wide(weight)
+    ahead = watch.together and watch.source(weight) is not None and not input.requires_grad and geometry.dense
     columns = Columns(input, geometry) if ahead else None
     uses = []
     if (source := watch.source(weight)) is not None:
