@@ -461,6 +461,28 @@ def test_columns_hold_what_a_convolution_takes(dtype, channels, side, kernel, st
         assert torch.allclose(columns.convolved(weight, None), expected, atol=1e3 * torch.finfo(dtype).eps)
 
 
+class Renewing(nn.Module):
+    """Puts another tensor in the place of its buffer each time it runs."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.scale, self.last = nn.Linear(784, 16), nn.Parameter(torch.ones(16)), nn.Linear(16, 10)
+        self.register_buffer("divisor", torch.linspace(1.0, 2.0, 256).view(16, 16))
+
+    def forward(self, x):
+        weight = self.scale / self.divisor
+        self.divisor = self.divisor.clone()
+        return self.last(self.first(x.flatten(1)) @ weight.T)
+
+
+def test_a_new_buffer_is_no_row_of_users():
+    """Also where it is as long as a microbatch."""
+    net, (x, y) = Renewing().double(), images(users=48)
+    expected, _ = one_by_one(net, x, y, 0.5)
+    found = clipping.clipped_sum(net, x, y, clip=0.5, microbatch=16)
+    assert torch.allclose(found.total, expected.sum(dim=0), rtol=1e-4, atol=1e-9)
+
+
 def test_norms_from_gram_matrices_are_never_too_small():
     """Where a user's products cancel each other, in single precision."""
     generator = torch.Generator().manual_seed(2)

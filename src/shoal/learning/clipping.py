@@ -96,9 +96,10 @@ def clipped_sum(
     Each record is a user, unless `owners` gives each record's user: 0, 1, 2, ... in this order, none left out.
     """
     bound = _checked(model, inputs, labels, owners, clip, microbatch)
-    total = torch.zeros(sum(p.numel() for p in trainable(model)), dtype=torch.float64, device=inputs.device)
+    task = _Task.of(model, loss)
+    total = torch.zeros(task.numbers, dtype=torch.float64, device=inputs.device)
     norms, losses = [inputs.new_zeros(0)], [inputs.new_zeros(0)]
-    for found in _gradients(_Task.of(model, loss), inputs, labels, owners, microbatch):
+    for found in _gradients(task, inputs, labels, owners, microbatch):
         norm = found.norms()
         total += found.weighted(_factors(norm, bound))
         norms.append(norm)
@@ -119,8 +120,9 @@ def clipped_each(
 ) -> Tensor:
     """Every user's clipped gradient, a row each: what the clients compute. Memory: users times parameters."""
     bound = _checked(model, inputs, labels, owners, clip, microbatch)
-    rows = [inputs.new_zeros(0, sum(p.numel() for p in trainable(model)))]
-    for found in _gradients(_Task.of(model, loss), inputs, labels, owners, microbatch):
+    task = _Task.of(model, loss)
+    rows = [inputs.new_zeros(0, task.numbers)]
+    for found in _gradients(task, inputs, labels, owners, microbatch):
         rows.append(found.each() * _factors(_finite(found.norms()), bound)[:, None])
     return torch.cat(rows)
 
@@ -135,13 +137,18 @@ class _Task:
     loss: Loss
     parameters: list[nn.Parameter]
     """Those that are trained."""
-    constants: list[Tensor]
-    """What the model has besides."""
 
     @classmethod
     def of(cls, model: nn.Module, loss: Loss) -> _Task:
-        constants = [*(p for p in model.parameters() if not p.requires_grad), *model.buffers()]
-        return cls(model=model, outputs=model, loss=loss, parameters=trainable(model), constants=constants)
+        return cls(model=model, outputs=model, loss=loss, parameters=trainable(model))
+
+    def constants(self) -> list[Tensor]:
+        """What the model has besides.
+
+        Asked for in each microbatch: a model may put another tensor in the place of a buffer, which would be taken for
+        rows of users if it is as long as they are many.
+        """
+        return [*(p for p in self.model.parameters() if not p.requires_grad), *self.model.buffers()]
 
     def without_dropout(self) -> _Task:
         def outputs(inputs: Tensor) -> Tensor:
@@ -279,7 +286,7 @@ def _together(task: _Task, inputs: Tensor, labels: Tensor) -> Gradients | None:
     """None if a parameter is used in an unknown way."""
     anchor = task.anchor(inputs)
     tap = functools.partial(_tapped, anchor)
-    watch = Watcher(task.parameters, users=len(inputs), tap=tap, together=True, constants=task.constants)
+    watch = Watcher(task.parameters, users=len(inputs), tap=tap, together=True, constants=task.constants())
     try:
         with torch.enable_grad():
             with watch:
