@@ -192,7 +192,7 @@ class Watcher(TorchFunctionMode):
             if row:
                 copies[id(t)] = t.unsqueeze(1)
             elif (source := self.source(t)) is not None and id(t) not in copies:
-                copies[id(t)] = self._copies(source)
+                copies[id(t)] = self.copies(source, tuple(t.shape))
         keys = list(copies)
 
         def one(*values: Tensor) -> Any:
@@ -206,9 +206,10 @@ class Watcher(TorchFunctionMode):
             raise UnknownUseError(f"{func} cannot be run for each user: {error}") from None
         return _mapped(output, self._joined)
 
-    def _copies(self, source: _Source) -> Tensor:
+    def copies(self, source: _Source, shape: tuple[int, ...]) -> Tensor:
+        """A copy for each user, of that shape."""
         value = source.live.detach()
-        copies = value.expand(self.users, *value.shape)
+        copies = value.view(shape).expand(self.users, *shape)
 
         def part(a: Tensor, g: Tensor) -> OfParameter:
             return Direct(gradients=g.mT if source.transposed else g)
@@ -382,35 +383,35 @@ def _affine(watch: Watcher, normal: Tensor, weight: Any, bias: Any, shape: tuple
     return watch.call(output, normal, uses)
 
 
-def _elementwise(function: Callable[[Any, Any], Tensor], *, times: bool, signs: tuple[int, int]) -> Callable[..., Any]:
-    """A rule for `x * p` or `x + p` and so on, in either order; the sign of the parameter's gradient in each place."""
+def _elementwise(function: Callable[[Any, Any], Tensor]) -> Callable[..., Any]:
+    """A rule for `x * p`, `p / x` and so on: each user has a copy of the parameter beside its row."""
 
     def rule(watch: Watcher, input: Any, other: Any) -> Any:
         first = watch.source(input) is not None
         p, x = (input, other) if first else (other, input)
         source = watch.source(p)
-        if source is None or source.transposed or not watch.by_rows(x, 1):
+        if not watch.together or source is None or source.transposed or not watch.by_rows(x, 1):
             return NotImplemented
         # A parameter that reaches the users' dimension there would be another one for each user.
         if p.dim() > x.dim() or (p.dim() == x.dim() and p.shape[0] != 1):
             return NotImplemented
-        output = function(watch.constant(input), watch.constant(other))
-        part = _summed(tuple(p.shape), times=times, sign=signs[0] if first else signs[1])
-        use = Use(target=source.target, matrix=False, part=part)
-        return watch.call(output, x.expand_as(output), [use])
+        own = watch.copies(source, _beside(tuple(p.shape), x.dim()))
+        return function(own, x) if first else function(x, own)
 
     return rule
 
 
-def _summed(shape: tuple[int, ...], *, times: bool = False, sign: int = 1) -> Callable[[Tensor, Tensor], OfParameter]:
+def _beside(shape: tuple[int, ...], dimensions: int) -> tuple[int, ...]:
+    """That shape, for one user, beside something with so many dimensions of which the first is the users'."""
+    return (*[1] * (dimensions - 1 - len(shape)), *shape[max(0, len(shape) - dimensions + 1) :])
+
+
+def _summed(shape: tuple[int, ...], *, times: bool = False) -> Callable[[Tensor, Tensor], OfParameter]:
     """Output gradients, or these times the inputs, summed over all that has the same element of that shape."""
 
     def part(a: Tensor, g: Tensor) -> OfParameter:
         values = g * a if times else g
-        if sign < 0:
-            values = -values
-        beside = (*[1] * (values.dim() - 1 - len(shape)), *shape[max(0, len(shape) - values.dim() + 1) :])
-        return Direct(gradients=values.sum_to_size(len(values), *beside))
+        return Direct(gradients=values.sum_to_size(values.shape[0], *_beside(shape, values.dim())))
 
     return part
 
@@ -426,18 +427,16 @@ def _getter(name: str) -> Callable[..., Any]:
     return found
 
 
-_TIMES = _elementwise(torch.mul, times=True, signs=(1, 1))
-_PLUS = _elementwise(torch.add, times=False, signs=(1, 1))
-_MINUS = _elementwise(torch.sub, times=False, signs=(1, -1))
+_ELEMENTWISE = (
+    "mul", "add", "sub", "div", "pow", "maximum", "minimum", "fmax", "fmin", "atan2", "hypot", "logaddexp", "xlogy",
+)  # fmt: skip
 _RULES: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.linear: _linear,
     torch.conv2d: _conv2d,
     functional.layer_norm: _layer_norm,
     functional.group_norm: _group_norm,
     **dict.fromkeys((torch.matmul, Tensor.matmul, torch.mm, Tensor.mm), _matmul),
-    **dict.fromkeys((torch.mul, Tensor.mul), _TIMES),
-    **dict.fromkeys((torch.add, Tensor.add), _PLUS),
-    **dict.fromkeys((torch.sub, Tensor.sub), _MINUS),
+    **{getattr(place, name): _elementwise(getattr(torch, name)) for name in _ELEMENTWISE for place in (torch, Tensor)},
     **dict.fromkeys((torch.t, Tensor.t, _getter("T"), _getter("mT")), _transposed),
 }
 _NAMES = {func: tuple(inspect.signature(rule).parameters)[1:] for func, rule in _RULES.items()}
