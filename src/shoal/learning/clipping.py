@@ -148,7 +148,9 @@ class _Task:
         Asked for in each microbatch: a model may put another tensor in the place of a buffer, which would be taken for
         rows of users if it is as long as they are many.
         """
-        return [*(p for p in self.model.parameters() if not p.requires_grad), *self.model.buffers()]
+        owners = list(self.model.modules())
+        frozen = (p for m in owners for p in m._parameters.values() if p is not None and not p.requires_grad)
+        return [*frozen, *(b for m in owners for b in m._buffers.values() if b is not None)]
 
     def without_dropout(self) -> _Task:
         def outputs(inputs: Tensor) -> Tensor:

@@ -5,12 +5,12 @@ follows from what user i put in and from the gradient of what came out:
 
 - a matrix product with the parameter (`Linear`, `functional.linear`, `x @ W`, `x @ W.T`);
 - a convolution of images in one group (`Conv2d`, `functional.conv2d`);
-- layer and group normalisation, whose weights multiply what is normalised;
-- `x * p`, `x + p`, `x - p`, `p - x` with a parameter that is the same for all users.
+- layer and group normalisation, whose weights multiply what is normalised.
 
-The function is computed with the parameter as a constant, and its use is kept. Two other uses can be kept where all
+The function is computed with the parameter as a constant, and its use is kept. Three other uses can be kept where all
 users run together:
 
+- `x * p`, `p / x` and other functions of two single numbers, with a copy of the parameter for each user;
 - a function of parameters and constants of the model alone: what it gives is *derived*, and used like a parameter;
 - any other function of parameters and of tensors with a row for each user: `torch.func.vmap` runs it for each user
   apart, with a copy of the parameter for each, so that an ordinary backward pass gives the gradient of each copy.
@@ -20,14 +20,16 @@ Everything else is unknown.
 
 from __future__ import annotations
 
+import contextvars
 import inspect
 import operator
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
@@ -87,8 +89,32 @@ class _Source:
         return self.target.mT if self.transposed else self.target
 
 
-class Watcher(TorchFunctionMode):
+_watching: contextvars.ContextVar[Watcher] = contextvars.ContextVar("watching")
+_ONE_AT_A_TIME = threading.RLock()
+
+
+class _Seen(Tensor):
+    """A tensor of which the watcher is told before any function gets it."""
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        watch, given = _watching.get(None), kwargs or {}
+        with torch._C.DisableTorchFunctionSubclass():
+            return func(*args, **given) if watch is None or func in _HARMLESS else watch.run(func, args, given)
+
+
+class _SeenParameter(_Seen, nn.Parameter):
+    """A parameter, while it is watched."""
+
+
+class Watcher:
     """Keeps the calls with parameters of what runs inside it. `tap` takes each output, and gives what goes on.
+
+    While it is entered, parameters are of a class that PyTorch asks before it calls a function with one of them, as it
+    does for any subclass of tensors; all other functions run as ever. Threads wait for each other, as they may have
+    parameters in common. A parameter that is of a class of its own is left alone: its gradient will tell.
 
     `together` says that there are several users, each a row. Then an unknown use is an error, and `constants` are what
     the model has besides parameters.
@@ -96,41 +122,44 @@ class Watcher(TorchFunctionMode):
 
     def __init__(
         self,
-        parameters: Iterable[Tensor],
+        parameters: Sequence[Tensor],
         *,
         users: int,
         tap: Callable[[Tensor, Call], Tensor],
         together: bool = False,
         constants: Iterable[Tensor] = (),
     ) -> None:
-        super().__init__()
         self.users, self.tap, self.together = users, tap, together
         self.calls: list[Call] = []
         self.unknown: set[int] = set()
         """The ids of parameters that were used in unknown ways."""
+        self._parameters = [p for p in parameters if type(p) is nn.Parameter]
         self._sources = {id(p): _Source(target=p) for p in parameters}
         self._constants = {id(t) for t in constants}
         self._kept: list[Tensor] = []  # so that no other tensor gets their id
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        given = kwargs or {}
-        found = [*self._found(args), *self._found(given.values())] if self._may_have_found(args, given) else []
-        if not found or func in _HARMLESS:
-            return func(*args, **given)
-        output = self._known(func, args, given)
+    def __enter__(self) -> Watcher:
+        _ONE_AT_A_TIME.acquire()
+        self._before = _watching.set(self)
+        for p in self._parameters:
+            p.__class__ = _SeenParameter
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for p in self._parameters:
+            p.__class__ = nn.Parameter
+        _watching.reset(self._before)
+        _ONE_AT_A_TIME.release()
+
+    def run(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """What a function gives that got something seen."""
+        output = self._known(func, args, kwargs)
         if output is not NotImplemented:
             return output
         if self.together:
-            return self._derived(func, args, given) if self._alone(args, given) else self._apart(func, args, given)
-        self.unknown.update(id(s.target) for s in found)
-        return func(*args, **given)
-
-    def _may_have_found(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Quickly: most functions get no parameter, and nothing that could hold one."""
-        sources = self._sources
-        return any(id(t) in sources or isinstance(t, (tuple, list, dict)) for t in (*args, *kwargs.values()))
+            return self._derived(func, args, kwargs) if self._alone(args, kwargs) else self._apart(func, args, kwargs)
+        self.unknown.update(id(s.target) for s in self._found((args, kwargs)))
+        return func(*args, **kwargs)
 
     def _found(self, given: Iterable[Any]) -> Iterator[_Source]:
         for item in given:
@@ -170,11 +199,11 @@ class Watcher(TorchFunctionMode):
         args, kwargs = _mapped((args, kwargs), live)
         output = func(*args, **kwargs)
         for t in _tensors(output):
-            if t.requires_grad:
-                self._sources.setdefault(id(t), _Source(target=t))
-            else:
+            if not t.requires_grad:
                 self._constants.add(id(t))
-            self._kept.append(t)
+                self._kept.append(t)
+            elif id(t) not in self._sources:
+                self._see(t, _Source(target=t))
         return output
 
     def _apart(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -233,10 +262,13 @@ class Watcher(TorchFunctionMode):
         return isinstance(x, Tensor) and not self._is_known(x) and x.dim() >= least and x.shape[0] == self.users
 
     def transpose(self, t: Tensor, source: _Source) -> Tensor:
-        view = t.detach().T
-        self._sources[id(view)] = _Source(target=source.target, transposed=not source.transposed)
-        self._kept.append(view)
-        return view
+        return self._see(t.detach().T, _Source(target=source.target, transposed=not source.transposed))
+
+    def _see(self, t: Tensor, source: _Source) -> Tensor:
+        t.__class__ = _Seen
+        self._sources[id(t)] = source
+        self._kept.append(t)
+        return t
 
     def call(self, output: Tensor, inputs: Tensor, uses: Sequence[Use]) -> Tensor:
         call = Call(inputs=inputs.detach(), uses=uses, version=version_of(inputs))
