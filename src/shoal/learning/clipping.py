@@ -197,8 +197,8 @@ def _microbatches(
     """Records with labels and, counted from 0, owners; a user's records are never divided."""
     if owners is None:
         size = -(-len(inputs) // -(-len(inputs) // size))  # as many, but none that is small
-        for i in range(0, len(inputs), size):
-            yield inputs[i : i + size], labels[i : i + size], None
+        for x, y in zip(torch.split(inputs, size), torch.split(labels, size), strict=True):
+            yield x, y, None
         return
     ends = torch.bincount(owners).cumsum(0).tolist() if len(owners) else []
     first = 0
@@ -254,7 +254,7 @@ def _finite(norms: Tensor) -> Tensor:
 
 
 def _factors(norms: Tensor, clip: float) -> Tensor:
-    return (clip * _MARGIN / norms).clamp(max=_MARGIN)
+    return norms.reciprocal().mul_(clip * _MARGIN).clamp_(max=_MARGIN)
 
 
 # ---------------------------------------------------------------------------------------------
@@ -294,7 +294,8 @@ def _together(task: _Task, inputs: Tensor, labels: Tensor) -> Gradients | None:
             with watch:
                 outputs = task.outputs(inputs)
             values = task.loss(outputs, labels)
-            _, *hidden = torch.autograd.grad(values.sum(), [anchor, *task.parameters], allow_unused=True)
+            of, ones = [anchor, *task.parameters], torch.ones_like(values)
+            _, *hidden = torch.autograd.grad(values, of, ones, allow_unused=True)
     except UnknownUseError:
         return None
     if any(g is not None for g in hidden):  # a parameter reaches the loss in a way that was not seen

@@ -15,7 +15,7 @@ for rounding.
 from __future__ import annotations
 
 import functools
-import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -66,7 +66,8 @@ class Direct:
         return [_norms(self.gradients)]
 
     def weighted(self, factors: Tensor) -> Tensor:
-        return (factors @ self.gradients.flatten(1)).view(self.gradients.shape[1:])
+        """The sum of the gradients, each times its factor, as one flat vector: here and in the other parts."""
+        return factors @ self.gradients.flatten(1)
 
     def each(self) -> Tensor:
         return self.gradients
@@ -103,7 +104,7 @@ class Product:
             left = left * factors[:, None, None]
         else:
             right = right * factors[:, None, None]
-        return left.flatten(0, 1).T @ right.flatten(0, 1)
+        return (left.flatten(0, 1).T @ right.flatten(0, 1)).flatten()
 
     def each(self) -> Tensor:
         return torch.bmm(self.left.mT, self.right) if self.formed is None else self.formed
@@ -137,13 +138,15 @@ class Geometry:
         """
         return self.dilation[0] == 1
 
-    def bands(self) -> Iterator[tuple[int, int, int]]:
-        """The kernel's rows in groups: how many steps down each begins, at which row of the step, and how many rows."""
-        rows, step, apart = self.kernel[0], self.stride[0], self.dilation[0]
-        if apart > 1:
-            yield from ((i * apart // step, i * apart % step, 1) for i in range(rows))
-        else:
-            yield from ((i // step, 0, min(step, rows - i)) for i in range(0, rows, step))
+    def bands(self) -> Iterator[tuple[int, int]]:
+        """The kernel's rows in groups of one size: how many steps down each begins, and at which row of the step."""
+        step, apart = self.stride[0], self.dilation[0]
+        yield from (divmod(i * apart, step) for i in range(0, self.kernel[0], self.together))
+
+    @property
+    def together(self) -> int:
+        """How many rows a group has: such that none reaches beyond a step."""
+        return math.gcd(self.kernel[0], self.stride[0]) if self.dilation[0] == 1 else 1
 
 
 class Columns:
@@ -164,9 +167,10 @@ class Columns:
         steps, across = self.kept.shape[1:3]
         down = steps - self.geometry.reach // self.geometry.stride[0]
         flat, row = self.kept.flatten(1, 2), self.geometry.kernel[1] * self.channels
+        wide = self.geometry.together * row
         return [
-            flat[:, step * across : (step + down) * across, first * row : (first + count) * row]
-            for step, first, count in self.geometry.bands()
+            flat[:, step * across : (step + down) * across, first * row : first * row + wide]
+            for step, first in self.geometry.bands()
         ]
 
     def convolved(self, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -174,7 +178,7 @@ class Columns:
         outputs, channels, rows, columns = weight.shape
         step = self.kept.shape[3] // (columns * channels)
         bands = -(-rows // step)
-        whole = functional.pad(weight, (0, 0, 0, bands * step - rows))
+        whole = functional.pad(weight, (0, 0, 0, bands * step - rows)) if rows % step else weight
         tall = whole.view(outputs, channels, bands, step, columns).permute(0, 2, 3, 4, 1).reshape(outputs, bands, 1, -1)
         return functional.conv2d(self.kept.permute(0, 3, 1, 2), tall.permute(0, 3, 1, 2), bias)
 
@@ -195,55 +199,60 @@ class Convolution:
 
     def norms(self) -> list[Tensor]:
         if self.formed is not None:
-            return [_norms(p) for p in self.formed]
+            return list(torch.linalg.vector_norm(self.formed, dim=2).unbind())
         inputs = torch.stack([torch.bmm(band, band.mT) for band in self.bands]).sum(dim=0)
         return [_by_grams(inputs, torch.bmm(self.outputs, self.outputs.mT))]
 
     def weighted(self, factors: Tensor) -> Tensor:
         if self.formed is not None:
-            return self._weights([(factors @ p.flatten(1)).view(1, *p.shape[1:]) for p in self.formed])[0]
-        scaled = (self.outputs * factors[:, None, None]).flatten(0, 1).T
-        return self._weights([(scaled @ band.flatten(0, 1))[None] for band in self.bands])[0]
+            found = torch.bmm(factors.expand(len(self.formed), 1, -1), self.formed)
+        else:
+            scaled = (self.outputs * factors[:, None, None]).flatten(0, 1).T
+            found = torch.stack([(scaled @ band.flatten(0, 1)).view(1, -1) for band in self.bands])
+        return self._weights(found).flatten()
 
     def each(self) -> Tensor:
         return self._weights(self._products() if self.formed is None else self.formed)
 
-    def _products(self) -> list[Tensor]:
-        """A band's are B x O x its rows, columns and channels."""
-        return [torch.bmm(self.outputs.mT, band) for band in self.bands]
+    def _products(self) -> Tensor:
+        """Bands x B x (outputs, a band's rows, columns, channels)."""
+        users, outputs = self.outputs.shape[0], self.outputs.shape[2]
+        found = self.outputs.new_empty(len(self.bands), users, outputs, self.bands[0].shape[2])
+        for band, into in zip(self.bands, found.unbind(), strict=True):
+            torch.bmm(self.outputs.mT, band, out=into)
+        return found.flatten(2)
 
-    def _weights(self, products: Sequence[Tensor]) -> Tensor:
+    def _weights(self, products: Tensor) -> Tensor:
         """In the order of the weight: B x O x C x rows x columns."""
-        parts = [p.view(*p.shape[:2], -1, self.geometry.kernel[1], self.channels) for p in products]
-        return torch.cat(parts, dim=2).movedim(-1, 2)
+        shape = (*products.shape[:2], -1, self.geometry.together, self.geometry.kernel[1], self.channels)
+        return products.view(shape).permute(1, 2, 5, 0, 3, 4).flatten(3, 4)
 
 
 def _columns(x: Tensor, geometry: Geometry) -> Tensor:
     columns, (sh, sw), (ph, pw), dw = geometry.kernel[1], geometry.stride, geometry.padding, geometry.dilation[1]
     users, channels, height, width = x.shape
-    down, across = geometry.positions(height, 0), geometry.positions(width, 1)
-    steps, residues = down + geometry.reach // sh, min(sh, geometry.reach + 1)
+    steps, across = geometry.positions(height, 0) + geometry.reach // sh, geometry.positions(width, 1)
+    residues = min(sh, geometry.reach + 1)
     below = max(ph, (steps - 1) * sh + residues - height - ph)
     last = x.permute(0, 2, 3, 1)
     if pw or ph or below:
         last = functional.pad(last, (0, 0, pw, pw, ph, below))
     last = last.contiguous()
-    kept = last.new_empty(users, steps, across, residues, columns, channels)
-    unit = 16 // last.element_size()
-    apart = [n * channels for n in (columns, sw, last.shape[2])]
-    if dw == 1 and apart[0] <= 4 * unit and not any(n % unit for n in (*apart, last.storage_offset())):
+    kept, row = last.new_empty(users, steps, across, residues, columns, channels), last.shape[2] * channels
+    unit, wide = 16 // last.element_size(), columns * channels
+    numbers = (wide, sw * channels, row, last.storage_offset())
+    if dw == 1 and wide <= 4 * unit and not any(n % unit for n in numbers):
         # Neighbours of which all or none are wanted are copied as one number of 16 bytes: of a few such numbers each
         # goes to all positions at once.
-        last, into = (t.flatten(-2).view(torch.complex128) for t in (last, kept))
-        b, h, _ = last.stride()
-        for r, i in itertools.product(range(residues), range(into.shape[-1])):
-            into[:, :, :, r, i] = last[:, r:, i:].as_strided((users, steps, across), (b, h * sh, sw * channels // unit))
-        return kept.flatten(3)
-    b, h, w, c = last.stride()
-    for r in range(residues):  # one copy each is several times as fast as one of all
-        kept[:, :, :, r] = last[:, r:].as_strided(
-            (users, steps, across, columns, channels), (b, h * sh, w * sw, w * dw, c)
-        )
+        taken, right, down, first = (n // unit for n in numbers)
+        given, into = (t.view(-1).view(torch.complex128) for t in (last, kept))
+        for i, place in enumerate(into.view(users, steps, across, -1).unbind(3)):
+            begins = first + i // taken * down + i % taken
+            place.copy_(given.as_strided(place.shape, (last.stride(0) // unit, down * sh, right), begins))
+    else:
+        strides, first = (last.stride(0), row * sh, channels * sw, channels * dw, 1), last.storage_offset()
+        for r, place in enumerate(kept.unbind(3)):  # one copy each is several times as fast as one of all
+            place.copy_(last.as_strided(place.shape, strides, first + r * row))
     return kept.flatten(3)
 
 
@@ -276,9 +285,7 @@ class Gradients:
 
     def weighted(self, factors: Tensor) -> Tensor:
         found = {key: part.weighted(factors) for key, part in self.parts.items()}
-        return torch.cat(
-            [found[id(p)].reshape(-1) if id(p) in found else p.new_zeros(p.numel()) for p in self.parameters]
-        )
+        return torch.cat([found[id(p)] if id(p) in found else p.new_zeros(p.numel()) for p in self.parameters])
 
     def each(self) -> Tensor:
         users, found = len(self.losses), {key: part.each().flatten(1) for key, part in self.parts.items()}
