@@ -21,7 +21,9 @@ Everything else is unknown.
 from __future__ import annotations
 
 import contextvars
+import functools
 import inspect
+import math
 import operator
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -388,31 +390,45 @@ def _layer_norm(
 ) -> Any:
     if not watch.by_rows(input, 1 + len(normalized_shape)):
         return NotImplemented
-    normal = functional.layer_norm(input, normalized_shape, eps=eps)
-    return _affine(watch, normal, weight, bias, tuple(normalized_shape))
-
-
-def _group_norm(
-    watch: Watcher, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
-) -> Any:
-    if not watch.by_rows(input, 2):
-        return NotImplemented
-    normal = functional.group_norm(input, num_groups, eps=eps)
-    return _affine(watch, normal, weight, bias, (input.shape[1], *[1] * (input.dim() - 2)))
-
-
-def _affine(watch: Watcher, normal: Tensor, weight: Any, bias: Any, shape: tuple[int, ...]) -> Any:
-    """What is normalised, times weight plus bias, which have that shape beside it."""
-    uses = []
+    uses, shape = [], tuple(normalized_shape)
     for given, times in ((weight, True), (bias, False)):
         if (source := watch.source(given)) is not None:
             uses.append(Use(target=source.target, matrix=False, part=_summed(shape, times=times)))
-    w, b = (None if p is None else watch.constant(p).view(shape) for p in (weight, bias))
+    w, b = watch.constant(weight), watch.constant(bias)
+    normal = functional.layer_norm(input, normalized_shape, eps=eps)
     if w is None:
         output = normal if b is None else normal + b
     else:
         output = normal * w if b is None else torch.addcmul(b, normal, w)
     return watch.call(output, normal, uses)
+
+
+def _group_norm(
+    watch: Watcher, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    """Gradients are `sum (x - mean) g / deviation` and `sum g` over a channel, the former as PyTorch computes it too:
+    from `sum x g` and `sum g`, which are many numbers less than what is normalised."""
+    if not watch.by_rows(input, 2):
+        return NotImplemented
+    if not input.is_contiguous(memory_format=torch.channels_last):
+        input = input.contiguous()
+    users, channels, *inner = input.shape
+    output, mean, scale = torch.native_group_norm(
+        input, watch.constant(weight), watch.constant(bias), users, channels, math.prod(inner), num_groups, eps
+    )
+    mean, scale = mean.detach()[:, :, None], scale.detach()[:, :, None]
+
+    def summed(values: Tensor) -> Tensor:
+        return values.sum_to_size(users, channels, *[1] * len(inner)).view(users, num_groups, -1)
+
+    total = functools.lru_cache(maxsize=1)(summed)  # both gradients need it
+    uses = []
+    if (source := watch.source(weight)) is not None:
+        part = lambda a, g: Direct(gradients=(summed(g * a) - mean * total(g)) * scale)  # noqa: E731
+        uses.append(Use(target=source.target, matrix=False, part=part))
+    if (source := watch.source(bias)) is not None:
+        uses.append(Use(target=source.target, matrix=False, part=lambda a, g: Direct(gradients=total(g))))
+    return watch.call(output, input, uses)
 
 
 def _elementwise(function: Callable[[Any, Any], Tensor]) -> Callable[..., Any]:
