@@ -294,12 +294,16 @@ def _together(task: _Task, inputs: Tensor, labels: Tensor) -> Gradients | None:
             with watch:
                 outputs = task.outputs(inputs)
             values = task.loss(outputs, labels)
-            of, ones = [anchor, *task.parameters], torch.ones_like(values)
-            _, *hidden = torch.autograd.grad(values, of, ones, allow_unused=True)
+            of, ones = [*task.parameters, *(leaf for leaf, _ in watch.leaves), anchor], torch.ones_like(values)
+            found = torch.autograd.grad(values, of, ones, allow_unused=True)
     except UnknownUseError:
         return None
-    if any(g is not None for g in hidden):  # a parameter reaches the loss in a way that was not seen
+    hidden = len(task.parameters)
+    if any(g is not None for g in found[:hidden]):  # a parameter reaches the loss in a way that was not seen
         return None
+    for (_, call), g in zip(watch.leaves, found[hidden:-1], strict=True):
+        if g is not None:
+            call.receive(g)
     parts = _parts(watch.calls, task.parameters)
     return Gradients(parameters=task.parameters, parts=parts, losses=values.detach())
 

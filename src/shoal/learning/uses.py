@@ -133,6 +133,8 @@ class Watcher:
     ) -> None:
         self.users, self.tap, self.together = users, tap, together
         self.calls: list[Call] = []
+        self.leaves: list[tuple[Tensor, Call]] = []
+        """Copies of parameters: whoever differentiates has to ask for the gradient of each, for its call."""
         self.unknown: set[int] = set()
         """The ids of parameters that were used in unknown ways."""
         self._parameters = [p for p in parameters if type(p) is nn.Parameter]
@@ -245,7 +247,9 @@ class Watcher:
         def part(a: Tensor, g: Tensor) -> OfParameter:
             return Direct(gradients=g.mT if source.transposed else g)
 
-        return self.call(copies, copies, [Use(target=source.target, matrix=False, part=part)])
+        call = self._call(copies, [Use(target=source.target, matrix=False, part=part)])
+        self.leaves.append((copies.requires_grad_(), call))
+        return copies
 
     def _joined(self, output: Tensor) -> Tensor:
         """The rows of users that ran each on its own."""
@@ -273,9 +277,11 @@ class Watcher:
         return t
 
     def call(self, output: Tensor, inputs: Tensor, uses: Sequence[Use]) -> Tensor:
-        call = Call(inputs=inputs.detach(), uses=uses, version=version_of(inputs))
-        self.calls.append(call)
-        return self.tap(output, call)
+        return self.tap(output, self._call(inputs, uses))
+
+    def _call(self, inputs: Tensor, uses: Sequence[Use]) -> Call:
+        self.calls.append(call := Call(inputs=inputs.detach(), uses=uses, version=version_of(inputs)))
+        return call
 
 
 class WithoutDropout(TorchFunctionMode):
