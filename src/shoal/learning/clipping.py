@@ -288,7 +288,7 @@ def _together(task: _Task, inputs: Tensor, labels: Tensor) -> Gradients | None:
     """None if a parameter is used in an unknown way."""
     anchor = task.anchor(inputs)
     tap = functools.partial(_tapped, anchor)
-    watch = Watcher(task.parameters, users=len(inputs), tap=tap, together=True, constants=task.constants())
+    watch = Watcher(task.parameters, inputs=inputs, tap=tap, together=True, constants=task.constants)
     try:
         with torch.enable_grad():
             with watch:
@@ -399,7 +399,7 @@ def _alone(task: _Task, inputs: Tensor, labels: Tensor) -> _Alone:
         zeros.append(torch.zeros_like(output))
         return _tapped(anchor, output, call)
 
-    watch = Watcher(parameters, users=1, tap=tap)
+    watch = Watcher(parameters, inputs=inputs, tap=tap)
     with torch.enable_grad():
         with watch:
             outputs = task.outputs(inputs)
@@ -426,9 +426,10 @@ def _apart(task: _Task, inputs: Tensor, labels: Tensor, alone: _Alone) -> Gradie
 
     def one(given: dict[str, Tensor], zeros: list[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Kept]:
         left = iter(zeros)
-        watch = Watcher(alone.products, users=1, tap=lambda output, call: output + next(left))
+        row = x[None]
+        watch = Watcher(alone.products, inputs=row, tap=lambda output, call: output + next(left))
         with watch:
-            outputs = torch.func.functional_call(task.model, given, (x[None],))
+            outputs = torch.func.functional_call(task.model, given, (row,))
         value = task.loss(outputs, y[None]).sum()
         calls[:] = watch.calls
         return value, (value, [c.inputs for c in watch.calls])

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -35,9 +35,23 @@ def _few(positions: int, numbers: int) -> bool:
     return positions <= _GHOST_POSITIONS and 2 * positions**2 <= numbers
 
 
+def _rows(formed: Tensor) -> Tensor:
+    return formed if formed.dim() == 2 else formed.flatten(1)
+
+
 def _norms(formed: Tensor) -> Tensor:
-    found: Tensor = torch.linalg.vector_norm(formed.flatten(1), dim=1)
+    found: Tensor = torch.linalg.vector_norm(_rows(formed), dim=1)
     return found
+
+
+def _each(given: Tensor) -> int:
+    """How many numbers there are for each user."""
+    return given.numel() // given.shape[0]
+
+
+def _scaled(left: Tensor, right: Tensor, factors: Tensor) -> tuple[Tensor, Tensor]:
+    """The smaller side times the factors."""
+    return (left * factors, right) if left.shape[-1] <= right.shape[-1] else (left, right * factors)
 
 
 def _by_grams(left: Tensor, right: Tensor) -> Tensor:
@@ -59,7 +73,7 @@ class Direct:
     @property
     def numbers(self) -> int:
         """How many numbers are kept for a user: here and in the other parts."""
-        return self.gradients[0].numel()
+        return _each(self.gradients)
 
     def norms(self) -> list[Tensor]:
         """Whose squares add up to those of the gradients' norms: here and in the other parts."""
@@ -67,10 +81,32 @@ class Direct:
 
     def weighted(self, factors: Tensor) -> Tensor:
         """The sum of the gradients, each times its factor, as one flat vector: here and in the other parts."""
-        return factors @ self.gradients.flatten(1)
+        return factors @ _rows(self.gradients)
 
     def each(self) -> Tensor:
         return self.gradients
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outer:
+    """Gradients `left right^T` of a matrix, from B x rows and B x columns."""
+
+    left: Tensor
+    right: Tensor
+
+    @property
+    def numbers(self) -> int:
+        return _each(self.left) + _each(self.right)
+
+    def norms(self) -> list[Tensor]:
+        return [_norms(self.left) * _norms(self.right)]
+
+    def weighted(self, factors: Tensor) -> Tensor:
+        left, right = _scaled(self.left, self.right, factors[:, None])
+        return (left.T @ right).view(-1)
+
+    def each(self) -> Tensor:
+        return self.left[:, :, None] * self.right[:, None]
 
 
 class Product:
@@ -86,25 +122,18 @@ class Product:
 
     @property
     def numbers(self) -> int:
-        return sum(t[0].numel() for t in (self.left, self.right, self.formed) if t is not None)
+        return sum(_each(t) for t in (self.left, self.right, self.formed) if t is not None)
 
     def norms(self) -> list[Tensor]:
         if self.formed is not None:
             return [_norms(self.formed)]
-        if self.left.shape[1] == 1:
-            return [_norms(self.left) * _norms(self.right)]
         return [_by_grams(torch.bmm(self.left, self.left.mT), torch.bmm(self.right, self.right.mT))]
 
     def weighted(self, factors: Tensor) -> Tensor:
         if self.formed is not None:
             return Direct(gradients=self.formed).weighted(factors)
-        # The smaller side gets the factors.
-        left, right = self.left, self.right
-        if left.shape[2] <= right.shape[2]:
-            left = left * factors[:, None, None]
-        else:
-            right = right * factors[:, None, None]
-        return (left.flatten(0, 1).T @ right.flatten(0, 1)).flatten()
+        left, right = _scaled(self.left, self.right, factors[:, None, None])
+        return (left.flatten(0, 1).T @ right.flatten(0, 1)).view(-1)
 
     def each(self) -> Tensor:
         return torch.bmm(self.left.mT, self.right) if self.formed is None else self.formed
@@ -119,7 +148,7 @@ class Geometry:
     padding: tuple[int, int]
     dilation: tuple[int, int]
 
-    @property
+    @functools.cached_property
     def reach(self) -> int:
         """How far its last row lies below its first."""
         return self.dilation[0] * (self.kernel[0] - 1)
@@ -138,12 +167,13 @@ class Geometry:
         """
         return self.dilation[0] == 1
 
-    def bands(self) -> Iterator[tuple[int, int]]:
+    @functools.cached_property
+    def bands(self) -> Sequence[tuple[int, int]]:
         """The kernel's rows in groups of one size: how many steps down each begins, and at which row of the step."""
         step, apart = self.stride[0], self.dilation[0]
-        yield from (divmod(i * apart, step) for i in range(0, self.kernel[0], self.together))
+        return [divmod(i * apart, step) for i in range(0, self.kernel[0], self.together)]
 
-    @property
+    @functools.cached_property
     def together(self) -> int:
         """How many rows a group has: such that none reaches beyond a step."""
         return math.gcd(self.kernel[0], self.stride[0]) if self.dilation[0] == 1 else 1
@@ -167,11 +197,11 @@ class Columns:
         steps, across = self.kept.shape[1:3]
         down = steps - self.geometry.reach // self.geometry.stride[0]
         flat, row = self.kept.flatten(1, 2), self.geometry.kernel[1] * self.channels
+        found = [flat.narrow(1, step * across, down * across) for step, _ in self.geometry.bands]
         wide = self.geometry.together * row
-        return [
-            flat[:, step * across : (step + down) * across, first * row : first * row + wide]
-            for step, first in self.geometry.bands()
-        ]
+        if wide == flat.shape[2]:
+            return found
+        return [part.narrow(2, first * row, wide) for part, (_, first) in zip(found, self.geometry.bands, strict=True)]
 
     def convolved(self, weight: Tensor, bias: Tensor | None) -> Tensor:
         """The convolution's outputs: those of a kernel of one column, whose rows are the bands."""
@@ -188,11 +218,10 @@ class Convolution:
 
     def __init__(self, columns: Columns, g: Tensor) -> None:
         self.geometry, self.channels = columns.geometry, columns.channels
-        last = g.movedim(1, -1)
-        self.outputs = last.reshape(len(g), -1, last.shape[-1])
+        self.outputs = g.permute(0, 2, 3, 1).flatten(1, 2)
         self.bands = columns.bands()
-        numbers = g.shape[1] * sum(band.shape[2] for band in self.bands)
-        self.numbers = columns.kept[0].numel() + self.outputs[0].numel() + numbers
+        numbers = g.shape[1] * len(self.bands) * self.bands[0].shape[2]
+        self.numbers = _each(columns.kept) + _each(self.outputs) + numbers
         self.formed = None if _few(self.outputs.shape[1], numbers) else self._products()
         if self.formed is not None:  # inputs are needed no more, and what comes next finds their place in the cache
             self.bands, self.outputs = [], self.outputs[:0]
@@ -256,17 +285,20 @@ def _columns(x: Tensor, geometry: Geometry) -> Tensor:
     return kept.flatten(3)
 
 
-OfParameter = Direct | Product | Convolution
+OfParameter = Direct | Outer | Product | Convolution
 
 
 def added(parts: Sequence[OfParameter]) -> OfParameter:
     """The gradients of a parameter that was used several times: they are added before anything is squared."""
     if len(parts) == 1:
         return parts[0]
-    products = [p for p in parts if isinstance(p, Product)]
+    products = [p for p in parts if isinstance(p, (Outer, Product))]
     if len(products) == len(parts):
-        left, right = (torch.cat(t, dim=1) for t in zip(*((p.left, p.right) for p in products), strict=True))
-        return Product(left, right)
+        left, right = (
+            [side if side.dim() == 3 else side[:, None] for side in sides]
+            for sides in zip(*((p.left, p.right) for p in products), strict=True)
+        )
+        return Product(torch.cat(left, dim=1), torch.cat(right, dim=1))
     return Direct(gradients=torch.stack([p.each().flatten(1) for p in parts]).sum(dim=0))
 
 

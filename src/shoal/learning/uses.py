@@ -35,7 +35,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from shoal.learning.gradients import Columns, Convolution, Direct, Geometry, OfParameter, Product
+from shoal.learning.gradients import Columns, Convolution, Direct, Geometry, OfParameter, Outer, Product
 
 version_of: Callable[[Tensor], int] = operator.attrgetter("_version")
 """How often a tensor was changed in place: the count by which PyTorch's backward pass notices it too."""
@@ -118,20 +118,20 @@ class Watcher:
     does for any subclass of tensors; all other functions run as ever. Threads wait for each other, as they may have
     parameters in common. A parameter that is of a class of its own is left alone: its gradient will tell.
 
-    `together` says that there are several users, each a row. Then an unknown use is an error, and `constants` are what
-    the model has besides parameters.
+    `inputs` have a row for each user; `together` says that there may be several. Then an unknown use is an error, and
+    `constants` gives what the model has besides parameters.
     """
 
     def __init__(
         self,
         parameters: Sequence[Tensor],
         *,
-        users: int,
+        inputs: Tensor,
         tap: Callable[[Tensor, Call], Tensor],
         together: bool = False,
-        constants: Iterable[Tensor] = (),
+        constants: Callable[[], Iterable[Tensor]] = tuple,
     ) -> None:
-        self.users, self.tap, self.together = users, tap, together
+        self.inputs, self.users, self.tap, self.together = inputs, inputs.shape[0], tap, together
         self.calls: list[Call] = []
         self.leaves: list[tuple[Tensor, Call]] = []
         """Copies of parameters: whoever differentiates has to ask for the gradient of each, for its call."""
@@ -139,7 +139,7 @@ class Watcher:
         """The ids of parameters that were used in unknown ways."""
         self._parameters = [p for p in parameters if type(p) is nn.Parameter]
         self._sources = {id(p): _Source(target=p) for p in parameters}
-        self._constants = {id(t) for t in constants}
+        self._constants, self._made = constants, set[int]()
         self._kept: list[Tensor] = []  # so that no other tensor gets their id
 
     def __enter__(self) -> Watcher:
@@ -180,7 +180,8 @@ class Watcher:
         if rule is None:
             return NotImplemented
         names = _NAMES[func]
-        if len(args) > len(names) or not kwargs.keys() <= set(names[len(args) :]):  # an argument the rule does not know
+        # An argument that the rule does not know.
+        if len(args) > len(names) or (kwargs and not kwargs.keys() <= set(names[len(args) :])):
             return NotImplemented
         return rule(self, *args, **kwargs)
 
@@ -189,7 +190,14 @@ class Watcher:
         return all(map(self._is_known, _tensors((args, kwargs))))
 
     def _is_known(self, t: Tensor) -> bool:
-        return id(t) in self._sources or id(t) in self._constants
+        """Whether it is a parameter, or a constant of the model: what was computed with a gradient is none."""
+        if id(t) in self._sources or id(t) in self._made:
+            return True
+        return t is not self.inputs and t.grad_fn is None and id(t) in self._constant_ids
+
+    @functools.cached_property
+    def _constant_ids(self) -> dict[int, Tensor]:
+        return {id(t): t for t in self._constants()}  # the tensors too, so that no other one gets their id
 
     def _derived(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a function makes of parameters alone, which is used like one."""
@@ -204,7 +212,7 @@ class Watcher:
         output = func(*args, **kwargs)
         for t in _tensors(output):
             if not t.requires_grad:
-                self._constants.add(id(t))
+                self._made.add(id(t))
                 self._kept.append(t)
             elif id(t) not in self._sources:
                 self._see(t, _Source(target=t))
@@ -355,8 +363,10 @@ def _matrix(source: _Source, *, flipped: bool) -> Use:
     """The outputs' side of a linear layer's weight comes first, that of `x @ W` last; a transpose changes them."""
 
     def part(a: Tensor, g: Tensor) -> OfParameter:
-        inputs, outputs = (t.reshape(len(t), -1, t.shape[-1]) for t in (a, g))
-        return Product(inputs, outputs) if flipped != source.transposed else Product(outputs, inputs)
+        left, right = (a, g) if flipped != source.transposed else (g, a)
+        if a.dim() == 2:
+            return Outer(left=left, right=right)
+        return Product(*(t.reshape(t.shape[0], -1, t.shape[-1]) for t in (left, right)))
 
     return Use(target=source.target, matrix=True, part=part)
 
@@ -367,8 +377,9 @@ def _conv2d(
 ) -> Any:  # fmt: skip
     if not watch.by_rows(input, 4) or groups != 1 or isinstance(padding, str):
         return NotImplemented
-    (sh, sw), (ph, pw), (dh, dw) = (_two(n) for n in (stride, padding, dilation))
-    geometry = Geometry(kernel=tuple(weight.shape[2:]), stride=(sh, sw), padding=(ph, pw), dilation=(dh, dw))
+    geometry = _geometry(
+        weight.shape[2:], *(tuple(n) if isinstance(n, list) else n for n in (stride, padding, dilation))
+    )
     # What is written out for the gradient can give the outputs too, unless these must be differentiated by the input.
     ahead = watch.together and watch.source(weight) is not None and not input.requires_grad and geometry.dense
     columns = Columns(input, geometry) if ahead else None
@@ -386,9 +397,13 @@ def _conv2d(
     return watch.call(output, input, uses)
 
 
-def _two(given: Any) -> tuple[int, int]:
-    numbers = [int(n) for n in given] if isinstance(given, Sequence) else [int(given)]
-    return numbers[0], numbers[-1]
+@functools.lru_cache
+def _geometry(kernel: Any, stride: Any, padding: Any, dilation: Any) -> Geometry:
+    def two(given: Any) -> tuple[int, int]:
+        numbers = [int(n) for n in given] if isinstance(given, Sequence) else [int(given)]
+        return numbers[0], numbers[-1]
+
+    return Geometry(kernel=two(kernel), stride=two(stride), padding=two(padding), dilation=two(dilation))
 
 
 def _layer_norm(
@@ -465,6 +480,8 @@ def _summed(shape: tuple[int, ...], *, times: bool = False) -> Callable[[Tensor,
 
     def part(a: Tensor, g: Tensor) -> OfParameter:
         values = g * a if times else g
+        if values.shape[1:] == shape:
+            return Direct(gradients=values)
         return Direct(gradients=values.sum_to_size(values.shape[0], *_beside(shape, values.dim())))
 
     return part
