@@ -1,5 +1,7 @@
 """Per-user clipping: the fast way against gradients taken one user at a time."""
 
+import concurrent.futures
+
 import pytest
 import torch
 from torch import nn
@@ -139,6 +141,34 @@ class Apart(nn.Module):
         return torch.einsum("ui,uj,oij->uo", words.mean(dim=1) + mixed * scale, last, self.both)
 
 
+class Numbers(nn.Module):
+    """Functions of single numbers, a parameter in either place and in several shapes, also one as long as the users."""
+
+    def __init__(self):
+        super().__init__()
+        self.each, self.one = nn.Parameter(0.5 + torch.rand(28)), nn.Parameter(torch.rand(()) + 0.5)
+        self.wide, self.rows = nn.Parameter(torch.rand(1, 28, 1) + 0.5), nn.Parameter(torch.rand(16, 28) + 0.5)
+        self.last, self.beside = nn.Linear(28, 10), nn.Parameter(torch.rand(10) + 0.5)
+
+    def forward(self, x):
+        x = x[:, 0].abs() + 0.1
+        x = torch.maximum(x / self.each, self.wide) + self.each / x - (self.one - x)
+        x = torch.atan2(self.wide, x.pow(self.one)) + torch.logaddexp(x, self.each) * torch.hypot(self.one, x)
+        x = torch.minimum(x[:, :16], self.rows * 3.0).sub(self.rows, alpha=2.0)
+        return torch.fmin(self.last(x.mean(dim=1)), self.beside).div(self.beside) + torch.xlogy(self.beside, self.one)
+
+
+class Single(nn.Module):
+    """A parameter that is a single number, in a model that runs as a whole for each user apart."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.last = nn.Parameter(torch.rand(())), Flat()
+
+    def forward(self, x):
+        return self.last(x * self.one.exp()) / self.one
+
+
 class Constant(nn.Module):
     """A tensor that the model does not name as its own, with as many rows as users: it must not be cut."""
 
@@ -260,6 +290,8 @@ def network(name):
         "transpose, unknown": lambda: Other(lambda x, w: x + w.T.sum(dim=0)),
         "derived": Derived,
         "run apart": Apart,
+        "numbers": Numbers,
+        "single": Single,
         "constant of 16": lambda: Constant(16),
         "constant of 2": lambda: Constant(2),
         "changed in place": lambda: Other(added_in_place),
@@ -311,9 +343,10 @@ TOGETHER = (
     "mixed uses",
     "derived",
     "run apart",
+    "numbers",
 )
 UNKNOWN = ("hidden", "derived, hidden", "changed in place", "many")
-APART = ("flat", "transposed", "flipped", "constant of 16", "constant of 2", *UNKNOWN)
+APART = ("flat", "transposed", "flipped", "constant of 16", "constant of 2", "single", *UNKNOWN)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # weight_norm of old
@@ -459,6 +492,55 @@ def test_columns_hold_what_a_convolution_takes(dtype, channels, side, kernel, st
         expected = nn.functional.conv2d(given, weight, stride=stride, padding=padding)
         assert expected.shape[2] == geometry.positions(side, 0)
         assert torch.allclose(columns.convolved(weight, None), expected, atol=1e3 * torch.finfo(dtype).eps)
+
+
+class Named(nn.Parameter):
+    """A parameter of the user's own class."""
+
+
+@pytest.mark.parametrize("own", [False, True])
+def test_parameters_are_what_they_were(own):
+    """Also after a model that fails, and if their class is not PyTorch's."""
+    net, (x, y) = network("bare").double(), images()
+    if own:
+        net.out = Named(net.out.data)
+    classes = [type(p) for p in net.parameters()]
+    rows, _ = one_by_one(net, x, y, 0.1)
+    found = clipping.clipped_sum(net, x, y, clip=0.1)
+    assert torch.allclose(found.total, rows.sum(dim=0) * (1 - 1e-5), rtol=1e-9, atol=1e-12)
+    with pytest.raises(IndexError):
+        clipping.clipped_sum(net, x[:, :0], y, clip=0.1)
+    assert [type(p) for p in net.parameters()] == classes
+    assert type(net.there + 1.0) is torch.Tensor
+
+
+def test_threads_may_share_a_model():
+    """Each sees its own pass, and an ordinary pass beside them is an ordinary one."""
+    net, (x, y) = network("bare").double(), images(users=64)
+    expected = clipping.clipped_sum(net, x, y, clip=0.1, microbatch=4).total
+    outputs = net(x)
+
+    def clipped(_):
+        return clipping.clipped_sum(net, x, y, clip=0.1, microbatch=4).total
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        several = pool.map(clipped, range(6))
+        ordinary = pool.map(lambda _: net(x), range(6))
+        assert all(torch.equal(found, expected) for found in several)
+        assert all(torch.equal(found, outputs) for found in ordinary)
+    assert all(type(p) is nn.Parameter for p in net.parameters())
+
+
+@pytest.mark.parametrize("mean", [0.0, 1e4])
+def test_group_normalisation_of_what_is_far_from_zero(mean):
+    """In single precision its gradients lose digits there, as PyTorch's own do, but stay as long as they may be."""
+    torch.manual_seed(3)
+    net = nn.Sequential(nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(4 * 49, 10))
+    x, y = images(users=20, side=7, channels=4)
+    each = clipping.clipped_each(net, x.float() + mean, y, clip=0.05)
+    assert (each.double().norm(dim=1) <= 0.05).all()
+    rows, _ = one_by_one(net.double(), x.float().double() + mean, y, 0.05)
+    assert torch.allclose(each.double(), rows, atol=1e-4 * (1.0 + mean / 100.0))
 
 
 class Renewing(nn.Module):

@@ -36,7 +36,10 @@ def _few(positions: int, numbers: int) -> bool:
 
 
 def _rows(formed: Tensor) -> Tensor:
-    return formed if formed.dim() == 2 else formed.flatten(1)
+    """A row for each user, also of a parameter that is a single number."""
+    if formed.dim() == 2:
+        return formed
+    return formed[:, None] if formed.dim() == 1 else formed.flatten(1)
 
 
 def _norms(formed: Tensor) -> Tensor:
@@ -299,7 +302,7 @@ def added(parts: Sequence[OfParameter]) -> OfParameter:
             for sides in zip(*((p.left, p.right) for p in products), strict=True)
         )
         return Product(torch.cat(left, dim=1), torch.cat(right, dim=1))
-    return Direct(gradients=torch.stack([p.each().flatten(1) for p in parts]).sum(dim=0))
+    return Direct(gradients=torch.stack([_rows(p.each()) for p in parts]).sum(dim=0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -320,7 +323,7 @@ class Gradients:
         return torch.cat([found[id(p)] if id(p) in found else p.new_zeros(p.numel()) for p in self.parameters])
 
     def each(self) -> Tensor:
-        users, found = len(self.losses), {key: part.each().flatten(1) for key, part in self.parts.items()}
+        users, found = len(self.losses), {key: _rows(part.each()) for key, part in self.parts.items()}
         return torch.cat([found.get(id(p), p.new_zeros(users, p.numel())) for p in self.parameters], dim=1)
 
     def as_one(self, owners: Tensor) -> Rows:

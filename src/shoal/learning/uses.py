@@ -137,7 +137,7 @@ class Watcher:
         """Copies of parameters: whoever differentiates has to ask for the gradient of each, for its call."""
         self.unknown: set[int] = set()
         """The ids of parameters that were used in unknown ways."""
-        self._parameters = [p for p in parameters if type(p) is nn.Parameter]
+        self._parameters = parameters
         self._sources = {id(p): _Source(target=p) for p in parameters}
         self._constants, self._made = constants, set[int]()
         self._kept: list[Tensor] = []  # so that no other tensor gets their id
@@ -145,12 +145,13 @@ class Watcher:
     def __enter__(self) -> Watcher:
         _ONE_AT_A_TIME.acquire()
         self._before = _watching.set(self)
-        for p in self._parameters:
+        self._changed = [p for p in self._parameters if type(p) is nn.Parameter]
+        for p in self._changed:
             p.__class__ = _SeenParameter
         return self
 
     def __exit__(self, *error: object) -> None:
-        for p in self._parameters:
+        for p in self._changed:
             p.__class__ = nn.Parameter
         _watching.reset(self._before)
         _ONE_AT_A_TIME.release()
