@@ -46,6 +46,18 @@ class Scaled(nn.Module):
         return self.inner(x) / self.scale if self.divided else self.inner(x) * self.scale
 
 
+class Blended(nn.Module):
+    """A function of three tensors, one of them a parameter."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner, self.share = inner, nn.Parameter(torch.rand(10))
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs = self.inner(x)
+        return torch.lerp(outputs, torch.tanh(outputs), self.share)
+
+
 class Shaken(nn.Module):
     """Random numbers of its own: what it gives for a user alone is never what it gives for all."""
 
@@ -74,6 +86,10 @@ def normalised() -> nn.Module:
     return nn.Sequential(layers[0], nn.GroupNorm(4, 16), *layers[1:4], nn.GroupNorm(4, 32), *layers[4:])
 
 
+def leaky(name: str) -> nn.Module:
+    return nn.Sequential(*(nn.PReLU() if isinstance(layer, nn.ReLU) else layer for layer in built(name)))
+
+
 OWN: dict[str, tuple[str, Callable[[], nn.Module]]] = {
     "own: perceptron": (
         "layers of 128 and 10 with layer normalisation",
@@ -87,12 +103,24 @@ OWN: dict[str, tuple[str, Callable[[], nn.Module]]] = {
         lambda: Scaled(built("histograms")),
     ),
     "own: opacus divided": (
-        "`opacus` divided by a parameter for each output: the division by torch.func",
+        "`opacus` divided by a parameter for each output",
         lambda: Scaled(built("opacus"), divided=True),
     ),
     "own: small divided": (
-        "`small` divided by a parameter for each output: the division by torch.func",
+        "`small` divided by a parameter for each output",
         lambda: Scaled(built("small"), divided=True),
+    ),
+    "own: opacus leaky": (
+        "`opacus` with `PReLU`, whose slope is a parameter: the activations by torch.func",
+        lambda: leaky("opacus"),
+    ),
+    "own: small leaky": (
+        "`small` with `PReLU`, whose slope is a parameter: the activation by torch.func",
+        lambda: leaky("small"),
+    ),
+    "own: small blended": (
+        "`small` between its outputs and their tanh, by a parameter for each: `torch.lerp` by torch.func",
+        lambda: Blended(built("small")),
     ),
     "own: small dropped": (
         "`small` with dropout before its last layer",

@@ -1,6 +1,7 @@
 """Per-user clipping: the fast way against gradients taken one user at a time."""
 
 import concurrent.futures
+import copy
 
 import pytest
 import torch
@@ -369,7 +370,8 @@ def test_clipped_sum_is_that_of_one_user_at_a_time(name, clip):
 def test_who_goes_together():
     x, y = images()
     for name in (*TOGETHER, *APART):
-        tried = clipping._tried(clipping._Task.of(network(name).double(), clipping.user_losses), x[:2], y[:2])
+        task = clipping._Task.of(network(name).double(), clipping.user_losses)
+        tried = clipping._tried(task, x[:16], y[:16])
         assert (tried is not None) == (name in TOGETHER), name
 
 
@@ -385,10 +387,12 @@ def test_unknown_uses_leave_other_products_known():
 def test_the_trial_needs_records_that_differ():
     x, y = images()
     x[1:5], y[1:5] = x[0], y[0]
-    assert clipping._two_records(x, y) == [0, 5]
+    assert clipping._few_records(x, y, 2) == [0, 5]
     y[3] = (y[0] + 1) % 10
-    assert clipping._two_records(x, y) == [0, 3]
-    assert clipping._two_records(x[:1], y[:1]) == [0]
+    assert clipping._few_records(x, y, 2) == [0, 3]
+    assert clipping._few_records(x, y, 6) == [0, 3, 9, 18, 27, 36]
+    assert clipping._few_records(x[:1], y[:1], 6) == [0]
+    assert sorted(clipping._few_records(x[:4], y[:4], 16)) == [0, 1, 2, 3]
     net = network("flipped").double()
     _, norms = one_by_one(net, x, y, 0.1)
     assert torch.allclose(clipping.clipped_sum(net, x, y, clip=0.1).norms, norms, rtol=1e-10)
@@ -405,8 +409,150 @@ def test_inputs_changed_in_place_are_refused():
             return self.last(x + y)
 
     x, y = images(users=4)
-    with pytest.raises(RuntimeError, match="in place"):
+    with pytest.raises(RuntimeError, match="inplace"):
         clipping.clipped_sum(Changing().double(), x, y, clip=1.0)
+
+
+class Ordered(nn.Module):
+    """Rows in another order inside, which is the old one for two records: users would be mixed."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.first, self.last = how, nn.Linear(28, 16), nn.Linear(16, 10)
+
+    def forward(self, x):
+        x = x[:, 0, 0]
+        if self.how == "sorted":
+            order = (x > 0).sum(dim=1).argsort(descending=True, stable=True)
+        elif self.how == "rolled":
+            order = torch.arange(len(x)).roll(2)
+        else:
+            order = torch.cat([torch.arange(len(x))[0::2], torch.arange(len(x))[1::2]])
+        return self.last(torch.tanh(self.first(x[order])))[order.argsort()]
+
+
+class Scripted(nn.Module):
+    """What `torch.func` cannot run: a number read from each record, and a layer of which it has no rule."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.last = nn.GRU(28, 6, batch_first=True), nn.Linear(6, 10)
+
+    def forward(self, x):
+        x = x[:, 0] if float(x.sum()) > 0 else x[:, 0].flip(1)
+        return self.last(self.inner(x)[0][:, -1])
+
+
+class Listed(nn.Module):
+    """A parameter that the model also holds in a list, where `torch.func` does not replace it."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = nn.Linear(28, 10)
+        self.plain = [self.rows.bias]
+
+    def forward(self, x):
+        rows = functional.linear(x.reshape(-1, 28), self.rows.weight).view(len(x), 28, 10) + self.plain[0]
+        return torch.tanh(rows).mean(dim=1)
+
+
+class Rare(nn.Module):
+    """Does something with a tensor of its own for some records only, which the trial does not meet."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.scale, self.last = nn.Linear(28, 16), nn.Parameter(torch.rand(16)), nn.Linear(16, 10)
+        self.plain = torch.rand(16, 16).double()
+
+    def forward(self, x):
+        rare = x[:, 0, 0, :1] > 5.0
+        x = self.first(x[:, 0, 0])
+        if rare.any():
+            x = torch.where(rare, torch.lerp(x[:, None], self.scale, self.plain).mean(dim=1), x)
+        return self.last(torch.tanh(x))
+
+
+class Rectified(nn.Module):
+    """What was made of a parameter is changed in place, as an argument asks."""
+
+    def __init__(self):
+        super().__init__()
+        self.w, self.last = nn.Parameter(torch.randn(28, 28) / 5), nn.Linear(28, 10)
+
+    def forward(self, x):
+        twice = 2 * self.w
+        first = x[:, 0, 0] @ twice
+        functional.relu(twice, True)
+        return self.last(torch.tanh(first) @ twice)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(lambda how=how: Ordered(how) for how in ("sorted", "rolled", "dealt")),
+        Scripted,
+        Listed,
+        Rare,
+        Rectified,
+    ],
+)
+@pytest.mark.parametrize("owned", [False, True])
+def test_what_is_no_row_for_each_user_or_no_task_for_torch_func(make, owned):
+    torch.manual_seed(2)
+    net, (x, y) = make().double(), images(users=48)
+    x[:2], y[1] = x[:2].sign() * 0.0, (y[0] + 1) % 10  # blank ones show nothing
+    x[5, 0, 0, 0] = 6.0
+    owners = torch.arange(48) // 2 if owned else None
+    task = clipping._Task.of(net, clipping.user_losses)
+    expected = torch.stack([clipping._ordinary(task, x[i : i + 1], y[i : i + 1])[0] for i in range(48)])
+    expected = expected.view(24, 2, -1).mean(dim=1) if owned else expected
+    norms = expected.norm(dim=1)
+    found = clipping.clipped_sum(net, x, y, clip=0.1, microbatch=16, owners=owners)
+    assert torch.allclose(found.norms, norms, rtol=1e-9, atol=1e-12)
+    clipped = expected * (0.1 / norms.clamp(min=1e-12)).clamp(max=1.0)[:, None] * (1 - 1e-5)
+    assert torch.allclose(found.total, clipped.sum(dim=0), rtol=1e-8, atol=1e-11)
+
+
+def test_a_loss_may_use_parameters():
+    net, (x, y) = Flat().double(), images(users=9)
+
+    def loss(outputs, labels):
+        return clipping.user_losses(outputs, labels) + 0.1 * net.rows.weight.square().sum()
+
+    task = clipping._Task.of(net, loss)
+    expected = torch.stack([clipping._ordinary(task, x[i : i + 1], y[i : i + 1])[0].norm() for i in range(9)])
+    assert torch.allclose(clipping.clipped_sum(net, x, y, clip=0.1, loss=loss).norms, expected)
+
+
+def test_whole_numbers_as_inputs():
+    """The sum is of the parameters' type, not of the inputs'."""
+    net, words = nn.Sequential(nn.Embedding(11, 4), nn.Flatten()), torch.randint(0, 11, (6, 1))
+    labels = torch.arange(6) % 4
+    found = clipping.clipped_sum(net, words, labels, clip=0.05)
+    each = clipping.clipped_each(net, words, labels, clip=0.05)
+    assert found.total.dtype == each.dtype == torch.float32
+    assert torch.allclose(each.norm(dim=1), torch.full((6,), 0.05), rtol=1e-4)
+    assert torch.allclose(found.total, each.sum(dim=0), atol=1e-6)
+
+
+@pytest.mark.parametrize("fill", [torch.ones, torch.randn])
+def test_long_gradients_are_not_taken_for_shorter(fill):
+    """Of four million numbers, whose squares must not be added one after the other."""
+    torch.manual_seed(4)
+    rows = fill(2, 4_000_001)
+    found = gradients.Direct(gradients=rows).norms()[0].double()
+    assert (found >= rows.double().norm(dim=1) * (1 - 5e-6)).all()
+
+
+def test_a_copy_of_a_watched_model_is_an_ordinary_one():
+    class Copying(Flat):
+        def forward(self, x):
+            self.copied = [copy.deepcopy(self.rows)]
+            return super().forward(x)
+
+    net, (x, y) = Copying().double(), images(users=3)
+    clipping.clipped_sum(net, x, y, clip=0.1)
+    assert type(net.copied[0].weight) is nn.Parameter
 
 
 class Mixing(nn.Module):
@@ -514,9 +660,10 @@ def test_parameters_are_what_they_were(own):
     assert type(net.there + 1.0) is torch.Tensor
 
 
-def test_threads_may_share_a_model():
+@pytest.mark.parametrize("name", ["bare", "flat"])
+def test_threads_may_share_a_model(name):
     """Each sees its own pass, and an ordinary pass beside them is an ordinary one."""
-    net, (x, y) = network("bare").double(), images(users=64)
+    net, (x, y) = network(name).double(), images(users=64)
     expected = clipping.clipped_sum(net, x, y, clip=0.1, microbatch=4).total
     outputs = net(x)
 
@@ -600,14 +747,16 @@ def test_nobody_took_part():
         ({"clip": 0.0}, "clip must be positive, got 0.0"),
         ({"clip": float("nan")}, "clip must be finite, got nan"),
         ({"microbatch": 0}, "microbatch must be at least 1, got 0"),
+        ({"model": network("small").half()}, "of one type, float32 or float64, got float16"),
+        ({"model": nn.Sequential(nn.Flatten(), nn.Linear(784, 4), nn.Linear(4, 10).double())}, "got float32, float64"),
         ({"labels": torch.zeros(3, dtype=torch.int64)}, "inputs and labels must have the same length, got 37 and 3"),
     ],
 )
 def test_bad_input(change, message):
     x, y = images()
-    given = {"labels": y, "clip": 1.0, **change}
+    given = {"model": network("small"), "inputs": x.float(), "labels": y, "clip": 1.0, **change}
     with pytest.raises(ValueError, match=message):
-        clipping.clipped_sum(network("small"), x.float(), **given)
+        clipping.clipped_sum(**given)
 
 
 def test_models_that_mix_users_or_diverged_are_refused():

@@ -29,6 +29,8 @@ from __future__ import annotations
 
 import functools
 import itertools
+import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,7 +40,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from shoal import _validate
-from shoal.learning.gradients import Direct, Gradients, OfParameter, Rows, added
+from shoal.learning.gradients import Direct, Gradients, OfParameter, Rows, added, as_one
 from shoal.learning.uses import Call, UnknownUseError, Watcher, WithoutDropout, version_of
 
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -49,6 +51,9 @@ MICROBATCH = 512
 
 _CACHE, _LEAST_MICROBATCH, _MOST_MICROBATCH = 5 * 2**19, 16, 4_096
 """Numbers that a microbatch keeps and forms: they should stay in the cache."""
+
+_TRIED = 16
+"""Records with which a way is tried."""
 
 _MARGIN = 1.0 - 1e-5
 
@@ -96,16 +101,17 @@ def clipped_sum(
     Each record is a user, unless `owners` gives each record's user: 0, 1, 2, ... in this order, none left out.
     """
     bound = _checked(model, inputs, labels, owners, clip, microbatch)
-    task = _Task.of(model, loss)
-    total = torch.zeros(task.numbers, dtype=torch.float64, device=inputs.device)
-    norms, losses = [inputs.new_zeros(0)], [inputs.new_zeros(0)]
-    for found in _gradients(task, inputs, labels, owners, microbatch):
-        norm = found.norms()
-        total += found.weighted(_factors(norm, bound))
-        norms.append(norm)
-        losses.append(found.losses)
-        del found  # before the next is computed, which finds its place in the cache
-    return ClippedSum(total=total.to(inputs.dtype), norms=_finite(torch.cat(norms)), losses=torch.cat(losses))
+    with _lock(model):
+        task = _Task.of(model, loss)
+        total = torch.zeros(task.numbers, dtype=torch.float64, device=inputs.device)
+        norms, losses = [total.new_zeros(0, dtype=task.dtype)], [total.new_zeros(0, dtype=task.dtype)]
+        for found in _gradients(task, inputs, labels, owners, microbatch):
+            norm = found.norms()
+            total += found.weighted(_factors(norm, bound))
+            norms.append(norm)
+            losses.append(found.losses)
+            del found  # before the next is computed, which finds its place in the cache
+    return ClippedSum(total=total.to(task.dtype), norms=_finite(torch.cat(norms)), losses=torch.cat(losses))
 
 
 def clipped_each(
@@ -120,10 +126,11 @@ def clipped_each(
 ) -> Tensor:
     """Every user's clipped gradient, a row each: what the clients compute. Memory: users times parameters."""
     bound = _checked(model, inputs, labels, owners, clip, microbatch)
-    task = _Task.of(model, loss)
-    rows = [inputs.new_zeros(0, task.numbers)]
-    for found in _gradients(task, inputs, labels, owners, microbatch):
-        rows.append(found.each() * _factors(_finite(found.norms()), bound)[:, None])
+    with _lock(model):
+        task = _Task.of(model, loss)
+        rows = [inputs.new_zeros(0, task.numbers, dtype=task.dtype)]
+        for found in _gradients(task, inputs, labels, owners, microbatch):
+            rows.append(found.each() * _factors(_finite(found.norms()), bound)[:, None])
     return torch.cat(rows)
 
 
@@ -164,9 +171,13 @@ class _Task:
     def numbers(self) -> int:
         return sum(p.numel() for p in self.parameters)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.parameters[0].dtype
+
     def anchor(self, inputs: Tensor) -> Tensor:
         """A number on which nothing depends, but which has a gradient."""
-        return inputs.new_zeros((), dtype=self.parameters[0].dtype).requires_grad_()
+        return inputs.new_zeros((), dtype=self.dtype).requires_grad_()
 
 
 def _gradients(
@@ -175,19 +186,22 @@ def _gradients(
     """The users' gradients, a microbatch at a time."""
     if not len(inputs):
         return
-    few = _two_records(inputs, labels)
+    few = _few_records(inputs, labels, _TRIED if microbatch is None else min(_TRIED, microbatch))
     tried = _tried(task, inputs[few], labels[few])
-    alone = _alone(task, inputs[:1], labels[:1]) if tried is None else None
+    uses, asked = None if tried is None else tried.uses, tried is None
+    alone = _alone_tried(task, inputs[:1], labels[:1]) if tried is None else None
+    parts = tried.parts if tried is not None else alone.parts if alone is not None else None
     if microbatch is None:
-        parts = tried.parts if tried is not None else alone.parts if alone is not None else {}
-        microbatch = _microbatch(sum(part.numbers for part in parts.values()) + _formed(task, alone, owners))
-    del tried
+        kept = None if parts is None else sum(part.numbers for part in parts.values())
+        microbatch = _microbatch(task.numbers if kept is None else kept + _formed(task, alone, owners))
+    del tried, parts
     for x, y, whose in _microbatches(inputs, labels, owners, microbatch):
-        found = _together(task, x, y) if alone is None else None
-        if found is None:  # also for a model that does something else with these records than with those tried
-            alone = alone or _alone(task, inputs[:1], labels[:1])
-            found = _apart(task, x, y, alone)
-        yield found if whose is None else found.as_one(whose)
+        found: Gradients | Rows | None = None if uses is None else _together(task, x, y, uses)
+        if found is None:
+            if not asked:
+                alone, asked = _alone_tried(task, x[:1], y[:1]), True
+            found = _apart_if_possible(task, x, y, alone)
+        yield found if whose is None else as_one(found, whose)
         del found
 
 
@@ -232,6 +246,10 @@ def _checked(
             )
     if not trainable(model):
         raise ValueError("model must have trainable parameters, got none")
+    types = {p.dtype for p in trainable(model)}
+    if len(types) > 1 or not types <= {torch.float32, torch.float64}:
+        told = ", ".join(sorted(str(t).removeprefix("torch.") for t in types))
+        raise ValueError(f"model must have trainable parameters of one type, float32 or float64, got {told}")
     return bound
 
 
@@ -245,6 +263,16 @@ def _formed(task: _Task, alone: _Alone | None, owners: Tensor | None) -> int:
     if owners is not None:
         return task.numbers
     return 0 if alone is None else task.numbers - sum(p.numel() for p in alone.products)
+
+
+_locks: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
+_any = threading.Lock()
+
+
+def _lock(model: nn.Module) -> threading.RLock:
+    """Of a model: threads take turns, as `torch.func` puts other tensors in the place of its parameters meanwhile."""
+    with _any:
+        return _locks.setdefault(model, threading.RLock())
 
 
 def _finite(norms: Tensor) -> Tensor:
@@ -284,8 +312,10 @@ def _tapped(anchor: Tensor, output: Tensor, call: Call) -> Tensor:
     return found
 
 
-def _together(task: _Task, inputs: Tensor, labels: Tensor) -> Gradients | None:
-    """None if a parameter is used in an unknown way."""
+def _together(
+    task: _Task, inputs: Tensor, labels: Tensor, tried: Sequence[torch.Size] | None = None
+) -> Gradients | None:
+    """None if a parameter is used in an unknown way, or if the model used others than it did when it was tried."""
     anchor = task.anchor(inputs)
     tap = functools.partial(_tapped, anchor)
     watch = Watcher(task.parameters, inputs=inputs, tap=tap, together=True, constants=task.constants)
@@ -304,8 +334,11 @@ def _together(task: _Task, inputs: Tensor, labels: Tensor) -> Gradients | None:
     for (_, call), g in zip(watch.leaves, found[hidden:-1], strict=True):
         if g is not None:
             call.receive(g)
+    uses = [use.target.shape for call in watch.calls for use in call.uses]
+    if tried is not None and tried != uses:
+        return None
     parts = _parts(watch.calls, task.parameters)
-    return Gradients(parameters=task.parameters, parts=parts, losses=values.detach())
+    return Gradients(parameters=task.parameters, parts=parts, losses=values.detach(), uses=uses)
 
 
 def _parts(calls: Iterable[Call], parameters: Sequence[nn.Parameter]) -> dict[int, OfParameter]:
@@ -336,44 +369,59 @@ def _parts(calls: Iterable[Call], parameters: Sequence[nn.Parameter]) -> dict[in
     return parts
 
 
-def _two_records(inputs: Tensor, labels: Tensor) -> list[int]:
-    """The first record and one that differs from it, if there is one: alike ones would not be told apart."""
+def _few_records(inputs: Tensor, labels: Tensor, most: int) -> list[int]:
+    """The first record, one that differs from it, as alike ones would not be told apart, and some of the others."""
 
     def differs(i: int) -> bool:
         return not (torch.equal(inputs[i], inputs[0]) and torch.equal(labels[i], labels[0]))
 
-    return [0] if len(inputs) == 1 else [0, next((i for i in range(1, len(inputs)) if differs(i)), 1)]
+    users = len(inputs)
+    if users == 1:
+        return [0]
+    other = next((i for i in range(1, users) if differs(i)), 1)
+    spread = range(0, users, max(1, users // max(1, most - 2)))
+    return [0, other, *itertools.islice((i for i in spread if i not in (0, other)), max(0, most - 2))]
 
 
 def _tried(task: _Task, inputs: Tensor, labels: Tensor) -> Gradients | None:
     """The gradients of few records together, if each is that of its record alone.
 
+    The first two are compared with a backward pass of each alone: so no record depends on others. All are compared in a
+    sum with another weight for each: so none has the gradient of another one, as it would where rows are sorted.
     Dropout is left out on both sides: it takes each number on its own, so it mixes nobody. None is a safe answer: also
     for other random outputs, or where the pass fails.
     """
     task = task.without_dropout()
     try:
         found = _together(task, inputs, labels)
-    except (RuntimeError, ValueError, IndexError):
+    except Exception:
         return None
     if found is None:
         return None
-    rows = [_ordinary(task, inputs[i : i + 1], labels[i : i + 1]) for i in range(len(inputs))]
-    return found if _are_same(found.each(), torch.stack(rows), [p.numel() for p in found.parameters]) else None
+    weights = torch.eye(len(inputs), dtype=task.dtype, device=inputs.device)[:2]
+    rows = [_ordinary(task, inputs[i : i + 1], labels[i : i + 1])[0] for i in range(len(weights))]
+    if len(inputs) > 2:
+        uneven = torch.arange(len(inputs), device=inputs.device).add(1).square().cos().add(2.0).to(task.dtype)
+        weights = torch.cat([weights, uneven[None]])
+        rows.append(_ordinary(task, inputs, labels, uneven)[0])
+    got, sizes = torch.stack([found.weighted(w) for w in weights]), [p.numel() for p in task.parameters]
+    return found if _are_same(got, torch.stack(rows), sizes, weights @ found.norms()) else None
 
 
-def _ordinary(task: _Task, inputs: Tensor, labels: Tensor) -> Tensor:
-    """The gradient by an ordinary backward pass."""
+def _ordinary(task: _Task, inputs: Tensor, labels: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The gradient by an ordinary backward pass, and the losses."""
     with torch.enable_grad():
-        value = task.loss(task.outputs(inputs), labels).sum()
-        found = torch.autograd.grad(value, task.parameters, allow_unused=True)
-    return flat([torch.zeros_like(p) if g is None else g for p, g in zip(task.parameters, found, strict=True)])
+        values = task.loss(task.outputs(inputs), labels)
+        summed = (values if weights is None else values * weights).sum()
+        found = torch.autograd.grad(summed, task.parameters, allow_unused=True)
+    rows = [torch.zeros_like(p) if g is None else g for p, g in zip(task.parameters, found, strict=True)]
+    return flat(rows), values.detach()
 
 
-def _are_same(found: Tensor, expected: Tensor, sizes: list[int]) -> bool:
+def _are_same(found: Tensor, expected: Tensor, sizes: list[int], scale: Tensor) -> bool:
     """Whether gradients agree for each parameter, one that hardly counts within the rounding of the others."""
     norm = torch.linalg.vector_norm
-    allowed = torch.stack([norm(e, dim=1) for e in torch.split(expected, sizes, dim=1)]) + 0.1 * norm(expected, dim=1)
+    allowed = torch.stack([norm(e, dim=1) for e in torch.split(expected, sizes, dim=1)]) + 0.1 * scale
     differences = torch.stack([norm(d, dim=1) for d in torch.split(found - expected, sizes, dim=1)])
     return bool((differences <= _SAME * allowed).all())
 
@@ -389,6 +437,36 @@ class _Alone:
     products: list[nn.Parameter]
     zeros: list[Tensor]
     parts: Mapping[int, OfParameter]
+
+
+def _alone_tried(task: _Task, inputs: Tensor, labels: Tensor) -> _Alone | None:
+    """What a record alone shows, if the model can be run apart and then gives this record's gradient.
+
+    It does not if a parameter is used in a way that `torch.func` does not see: in the loss, or from a list of its own.
+    """
+    devices = [inputs.device] if inputs.is_cuda else []
+    try:
+        with WithoutDropout():
+            alone = _alone(task, inputs, labels)
+            with torch.random.fork_rng(devices=devices):  # twice the same random numbers
+                found = _apart(task, inputs, labels, alone)
+            with torch.random.fork_rng(devices=devices):
+                expected, _ = _ordinary(task, inputs, labels)
+    except Exception:
+        return None
+    sizes = [p.numel() for p in task.parameters]
+    return alone if _are_same(found.each(), expected[None], sizes, found.norms()) else None
+
+
+def _apart_if_possible(task: _Task, inputs: Tensor, labels: Tensor, alone: _Alone | None) -> Gradients | Rows:
+    """Else by a backward pass of each record: slow, but right for whatever PyTorch can differentiate."""
+    if alone is not None:
+        try:
+            return _apart(task, inputs, labels, alone)
+        except Exception:  # what is wrong with the model itself, the backward passes will say
+            pass
+    rows = [_ordinary(task, inputs[i : i + 1], labels[i : i + 1]) for i in range(len(inputs))]
+    return Rows(gradients=torch.stack([g for g, _ in rows]), losses=torch.cat([v.reshape(1) for _, v in rows]))
 
 
 def _alone(task: _Task, inputs: Tensor, labels: Tensor) -> _Alone:

@@ -26,6 +26,9 @@ from torch.nn import functional
 _GHOST_POSITIONS = 16
 """With more positions than these, forming the products was always faster where it was measured."""
 
+_PIECE = 4_096
+"""Numbers of which a norm is taken at once: adding that many squares errs by less than 1e-5, at worst."""
+
 _ROUNDING = 32
 """Times the precision: more than what Gram matrices were seen to be off."""
 
@@ -43,7 +46,13 @@ def _rows(formed: Tensor) -> Tensor:
 
 
 def _norms(formed: Tensor) -> Tensor:
-    found: Tensor = torch.linalg.vector_norm(_rows(formed), dim=1)
+    """Of long rows by pieces, as many numbers added one after the other lose more digits than the margin has."""
+    rows = _rows(formed)
+    whole = rows.shape[1] // _PIECE * _PIECE if rows.shape[1] > _PIECE else 0
+    if whole:
+        pieces = torch.linalg.vector_norm(rows[:, :whole].reshape(rows.shape[0], -1, _PIECE), dim=2)
+        return _norms(torch.cat([pieces, torch.linalg.vector_norm(rows[:, whole:], dim=1, keepdim=True)], dim=1))
+    found: Tensor = torch.linalg.vector_norm(rows, dim=1)
     return found
 
 
@@ -231,7 +240,7 @@ class Convolution:
 
     def norms(self) -> list[Tensor]:
         if self.formed is not None:
-            return list(torch.linalg.vector_norm(self.formed, dim=2).unbind())
+            return list(_norms(self.formed.flatten(0, 1)).view(self.formed.shape[:2]).unbind())
         inputs = torch.stack([torch.bmm(band, band.mT) for band in self.bands]).sum(dim=0)
         return [_by_grams(inputs, torch.bmm(self.outputs, self.outputs.mT))]
 
@@ -313,6 +322,8 @@ class Gradients:
     parts: Mapping[int, OfParameter]
     """By the parameter's id."""
     losses: Tensor
+    uses: Sequence[torch.Size] = ()
+    """The shapes of what was used, in the order of use: a pass that shows others did something else."""
 
     def norms(self) -> Tensor:
         found = [norm for part in self.parts.values() for norm in part.norms()]
@@ -325,16 +336,6 @@ class Gradients:
     def each(self) -> Tensor:
         users, found = len(self.losses), {key: _rows(part.each()) for key, part in self.parts.items()}
         return torch.cat([found.get(id(p), p.new_zeros(users, p.numel())) for p in self.parameters], dim=1)
-
-    def as_one(self, owners: Tensor) -> Rows:
-        """The gradients of users' mean losses, from those of their records."""
-        counts = torch.bincount(owners).to(self.losses.dtype)
-        gradients, users = self.each(), len(counts)
-        share = (1.0 / counts)[owners]
-        return Rows(
-            gradients=gradients.new_zeros(users, gradients.shape[1]).index_add_(0, owners, gradients * share[:, None]),
-            losses=self.losses.new_zeros(users).index_add_(0, owners, self.losses * share),
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -352,3 +353,16 @@ class Rows:
 
     def each(self) -> Tensor:
         return self.gradients
+
+
+def as_one(found: Gradients | Rows, owners: Tensor) -> Rows:
+    """The gradients of users' mean losses, from those of their records."""
+    counts = torch.bincount(owners).to(found.losses.dtype)
+    gradients, users = found.each(), len(counts)
+    share = (1.0 / counts)[owners]
+    return Rows(
+        gradients=gradients.new_zeros(users, gradients.shape[1]).index_add_(
+            0, owners, gradients * share[:, None].to(gradients.dtype)
+        ),
+        losses=found.losses.new_zeros(users).index_add_(0, owners, found.losses * share),
+    )

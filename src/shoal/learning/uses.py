@@ -25,6 +25,7 @@ import functools
 import inspect
 import math
 import operator
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -110,6 +111,12 @@ class _Seen(Tensor):
 class _SeenParameter(_Seen, nn.Parameter):
     """A parameter, while it is watched."""
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Parameter:
+        """A copy is not watched, and stays so."""
+        with torch._C.DisableTorchFunctionSubclass():
+            memo[id(self)] = copied = nn.Parameter(self.detach().clone(), self.requires_grad)
+        return copied
+
 
 class Watcher:
     """Keeps the calls with parameters of what runs inside it. `tap` takes each output, and gives what goes on.
@@ -194,15 +201,12 @@ class Watcher:
         """Whether it is a parameter, or a constant of the model: what was computed with a gradient is none."""
         if id(t) in self._sources or id(t) in self._made:
             return True
-        return t is not self.inputs and t.grad_fn is None and id(t) in self._constant_ids
-
-    @functools.cached_property
-    def _constant_ids(self) -> dict[int, Tensor]:
-        return {id(t): t for t in self._constants()}  # the tensors too, so that no other one gets their id
+        # Asked for each time: a model may put another tensor in the place of a buffer while it runs.
+        return t is not self.inputs and t.grad_fn is None and any(t is other for other in self._constants())
 
     def _derived(self, func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """What a function makes of parameters alone, which is used like one."""
-        if _changes(func, kwargs):
+        if _changes(func, args, kwargs):
             raise UnknownUseError(f"{func} changes a parameter")
 
         def live(t: Tensor) -> Tensor:
@@ -227,7 +231,9 @@ class Watcher:
         """
         given = list(_tensors((args, kwargs)))
         rows = [self.by_rows(t) for t in given]
-        if _changes(func, kwargs) or not all(row or self._is_known(t) for t, row in zip(given, rows, strict=True)):
+        if _changes(func, args, kwargs) or not all(
+            row or self._is_known(t) for t, row in zip(given, rows, strict=True)
+        ):
             raise UnknownUseError(f"{func} of a parameter")
         copies: dict[int, Tensor] = {}
         for t, row in zip(given, rows, strict=True):
@@ -310,11 +316,28 @@ _DROPOUTS = {
 }  # fmt: skip
 
 
-def _changes(func: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
+def _changes(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Whether a function changes something in place: its name ends in one line, or begins like that of `x += y`."""
     name = str(getattr(func, "__name__", ""))
     in_place = name.endswith("_") and not name.endswith("__")
-    return in_place or name in ("__set__", "__setitem__") or name.startswith("__i") or kwargs.get("out") is not None
+    asked = kwargs.get("inplace") or any(args[_place_of_inplace(func) :][:1])
+    return bool(
+        in_place
+        or asked
+        or name in ("__set__", "__setitem__")
+        or name.startswith("__i")
+        or kwargs.get("out") is not None
+    )
+
+
+@functools.lru_cache
+def _place_of_inplace(func: Callable[..., Any]) -> int:
+    """Where a function takes the argument `inplace`, or a place that no argument has."""
+    try:
+        names = list(inspect.signature(func).parameters)
+    except (ValueError, TypeError):
+        names = []
+    return names.index("inplace") if "inplace" in names else sys.maxsize
 
 
 def _tensors(given: Any) -> Iterator[Tensor]:
