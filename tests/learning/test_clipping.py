@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from shoal.learning import clipping, gradients, model
+from shoal.learning import clipping, gradients, model, uses
 from shoal.learning.randomness import Source
 
 
@@ -426,6 +426,8 @@ class Ordered(nn.Module):
             order = (x > 0).sum(dim=1).argsort(descending=True, stable=True)
         elif self.how == "rolled":
             order = torch.arange(len(x)).roll(2)
+        elif self.how == "but for the first two":
+            order = torch.cat([torch.arange(len(x))[:2], torch.arange(len(x))[2:].flip(0)])
         else:
             order = torch.cat([torch.arange(len(x))[0::2], torch.arange(len(x))[1::2]])
         return self.last(torch.tanh(self.first(x[order])))[order.argsort()]
@@ -489,7 +491,7 @@ class Rectified(nn.Module):
 @pytest.mark.parametrize(
     "make",
     [
-        *(lambda how=how: Ordered(how) for how in ("sorted", "rolled", "dealt")),
+        *(lambda how=how: Ordered(how) for how in ("sorted", "rolled", "dealt", "but for the first two")),
         Scripted,
         Listed,
         Rare,
@@ -511,6 +513,20 @@ def test_what_is_no_row_for_each_user_or_no_task_for_torch_func(make, owned):
     assert torch.allclose(found.norms, norms, rtol=1e-9, atol=1e-12)
     clipped = expected * (0.1 / norms.clamp(min=1e-12)).clamp(max=1.0)[:, None] * (1 - 1e-5)
     assert torch.allclose(found.total, clipped.sum(dim=0), rtol=1e-8, atol=1e-11)
+
+
+def test_what_is_asked_to_change_something_in_place_does_so():
+    x = torch.ones(2)
+    changing = [(functional.relu, (x, True), {}), (functional.elu, (x, 1.0), {"inplace": True}), (torch.relu_, (x,), {}),
+                (torch.add, (x, x), {"out": x}), (torch.Tensor.__iadd__, (x, x), {})]  # fmt: skip
+    assert all(uses._changes(*given) for given in changing)
+    leaving = [
+        (functional.relu, (x,), {}),
+        (functional.relu, (x, False), {}),
+        (torch.relu, (x,), {}),
+        (torch.add, (x, x), {}),
+    ]
+    assert not any(uses._changes(*given) for given in leaving)
 
 
 def test_a_loss_may_use_parameters():

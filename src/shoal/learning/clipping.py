@@ -55,6 +55,9 @@ _CACHE, _LEAST_MICROBATCH, _MOST_MICROBATCH = 5 * 2**19, 16, 4_096
 _TRIED = 16
 """Records with which a way is tried."""
 
+_UNEVEN = 2.0 + torch.arange(1.0, _TRIED + 1.0).square().cos()
+"""Their weights, no two of which are alike."""
+
 _MARGIN = 1.0 - 1e-5
 
 _SAME = 1e-4
@@ -244,9 +247,9 @@ def _checked(
             raise ValueError(
                 f"model must not mix users, but {name} is a {type(module).__name__}: use GroupNorm or LayerNorm"
             )
-    if not trainable(model):
-        raise ValueError("model must have trainable parameters, got none")
     types = {p.dtype for p in trainable(model)}
+    if not types:
+        raise ValueError("model must have trainable parameters, got none")
     if len(types) > 1 or not types <= {torch.float32, torch.float64}:
         told = ", ".join(sorted(str(t).removeprefix("torch.") for t in types))
         raise ValueError(f"model must have trainable parameters of one type, float32 or float64, got {told}")
@@ -401,7 +404,7 @@ def _tried(task: _Task, inputs: Tensor, labels: Tensor) -> Gradients | None:
     weights = torch.eye(len(inputs), dtype=task.dtype, device=inputs.device)[:2]
     rows = [_ordinary(task, inputs[i : i + 1], labels[i : i + 1])[0] for i in range(len(weights))]
     if len(inputs) > 2:
-        uneven = torch.arange(len(inputs), device=inputs.device).add(1).square().cos().add(2.0).to(task.dtype)
+        uneven = _UNEVEN[: len(inputs)].to(weights)
         weights = torch.cat([weights, uneven[None]])
         rows.append(_ordinary(task, inputs, labels, uneven)[0])
     got, sizes = torch.stack([found.weighted(w) for w in weights]), [p.numel() for p in task.parameters]
