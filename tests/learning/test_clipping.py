@@ -517,15 +517,15 @@ def test_what_is_no_row_for_each_user_or_no_task_for_torch_func(make, owned):
 
 def test_what_is_asked_to_change_something_in_place_does_so():
     x = torch.ones(2)
-    changing = [(functional.relu, (x, True), {}), (functional.elu, (x, 1.0), {"inplace": True}), (torch.relu_, (x,), {}),
-                (torch.add, (x, x), {"out": x}), (torch.Tensor.__iadd__, (x, x), {})]  # fmt: skip
-    assert all(uses._changes(*given) for given in changing)
-    leaving = [
-        (functional.relu, (x,), {}),
-        (functional.relu, (x, False), {}),
-        (torch.relu, (x,), {}),
-        (torch.add, (x, x), {}),
+    changing = [
+        (functional.relu, (x, True), {}),
+        (functional.elu, (x, 1.0), {"inplace": True}),
+        (torch.relu_, (x,), {}),
+        (torch.add, (x, x), {"out": x}),
+        (torch.Tensor.__iadd__, (x, x), {}),
     ]
+    leaving = [(functional.relu, (x,), {}), (functional.relu, (x, False), {}), (torch.add, (x, x), {})]
+    assert all(uses._changes(*given) for given in changing)
     assert not any(uses._changes(*given) for given in leaving)
 
 
