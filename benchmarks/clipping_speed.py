@@ -119,7 +119,7 @@ OWN: dict[str, tuple[str, Callable[[], nn.Module]]] = {
         lambda: leaky("small"),
     ),
     "own: small blended": (
-        "`small` between its outputs and their tanh, by a parameter for each: `torch.lerp` by torch.func",
+        "`small` between its outputs and their tanh, by a parameter for each",
         lambda: Blended(built("small")),
     ),
     "own: small dropped": (

@@ -156,6 +156,12 @@ class Numbers(nn.Module):
         x = torch.maximum(x / self.each, self.wide) + self.each / x - (self.one - x)
         x = torch.atan2(self.wide, x.pow(self.one)) + torch.logaddexp(x, self.each) * torch.hypot(self.one, x)
         x = torch.minimum(x[:, :16], self.rows * 3.0).sub(self.rows, alpha=2.0)
+        x = (
+            torch.lerp(x, x.tanh(), self.each)
+            + torch.where(x > 1.0, self.one, x)
+            + torch.addcmul(self.rows, x, self.one)
+        )
+        x = (x / 9.0).clamp(self.one - 1.0, self.each) + torch.addcdiv(x, self.each, self.each, value=0.5)
         return torch.fmin(self.last(x.mean(dim=1)), self.beside).div(self.beside) + torch.xlogy(self.beside, self.one)
 
 

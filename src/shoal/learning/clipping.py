@@ -49,7 +49,7 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 MICROBATCH = 512
 """Users whose gradients are formed at once where each is needed."""
 
-_CACHE, _LEAST_MICROBATCH, _MOST_MICROBATCH = 5 * 2**19, 16, 4_096
+_CACHE, _LEAST_MICROBATCH, _MOST_MICROBATCH = 5 * 2**19, 16, 8_192
 """Numbers that a microbatch keeps and forms: they should stay in the cache."""
 
 _TRIED = 16
@@ -327,8 +327,8 @@ def _together(
             with watch:
                 outputs = task.outputs(inputs)
             values = task.loss(outputs, labels)
-            of, ones = [*task.parameters, *(leaf for leaf, _ in watch.leaves), anchor], torch.ones_like(values)
-            found = torch.autograd.grad(values, of, ones, allow_unused=True)
+            of = [*task.parameters, *(leaf for leaf, _ in watch.leaves), anchor]
+            found = torch.autograd.grad(values.sum(), of, allow_unused=True)
     except UnknownUseError:
         return None
     hidden = len(task.parameters)

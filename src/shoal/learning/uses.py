@@ -10,7 +10,7 @@ follows from what user i put in and from the gradient of what came out:
 The function is computed with the parameter as a constant, and its use is kept. Three other uses can be kept where all
 users run together:
 
-- `x * p`, `p / x` and other functions of two single numbers, with a copy of the parameter for each user;
+- `x * p`, `p / x` and other functions of two or three single numbers, with a copy of the parameter for each user;
 - a function of parameters and constants of the model alone: what it gives is *derived*, and used like a parameter;
 - any other function of parameters and of tensors with a row for each user: `torch.func.vmap` runs it for each user
   apart, with a copy of the parameter for each, so that an ordinary backward pass gives the gradient of each copy.
@@ -476,20 +476,29 @@ def _group_norm(
     return watch.call(output, input, uses)
 
 
-def _elementwise(function: Callable[[Any, Any], Tensor]) -> Callable[..., Any]:
+def _elementwise(function: Callable[..., Tensor]) -> Callable[..., Any]:
     """A rule for `x * p`, `p / x` and so on: each user has a copy of the parameter beside its row."""
 
-    def rule(watch: Watcher, input: Any, other: Any) -> Any:
-        first = watch.source(input) is not None
-        p, x = (input, other) if first else (other, input)
-        source = watch.source(p)
-        if not watch.together or source is None or source.transposed or not watch.by_rows(x, 1):
+    def rule(watch: Watcher, input: Any, other: Any, third: Any = None) -> Any:
+        given = [input, other] if third is None else [input, other, third]
+        sources = [watch.source(t) for t in given]
+        rows = [t for t, source in zip(given, sources, strict=True) if source is None and isinstance(t, Tensor)]
+        if not watch.together or not rows or not all(watch.by_rows(t, rows[0].dim()) for t in rows):
             return NotImplemented
-        # A parameter that reaches the users' dimension there would be another one for each user.
-        if p.dim() > x.dim() or (p.dim() == x.dim() and p.shape[0] != 1):
+        dimensions = max(t.dim() for t in rows)
+        for t, source in zip(given, sources, strict=True):
+            # A parameter that reaches the users' dimension there would be another one for each user.
+            if source is not None and (
+                source.transposed or t.dim() > dimensions or (t.dim() == dimensions and t.shape[0] != 1)
+            ):
+                return NotImplemented
+        if any(t.dim() != dimensions for t in rows):
             return NotImplemented
-        own = watch.copies(source, _beside(tuple(p.shape), x.dim()))
-        return function(own, x) if first else function(x, own)
+        own = [
+            t if source is None else watch.copies(source, _beside(tuple(t.shape), dimensions))
+            for t, source in zip(given, sources, strict=True)
+        ]
+        return function(*own)
 
     return rule
 
@@ -524,6 +533,7 @@ def _getter(name: str) -> Callable[..., Any]:
 
 _ELEMENTWISE = (
     "mul", "add", "sub", "div", "pow", "maximum", "minimum", "fmax", "fmin", "atan2", "hypot", "logaddexp", "xlogy",
+    "lerp", "where", "clamp", "addcmul", "addcdiv",
 )  # fmt: skip
 _RULES: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.linear: _linear,
@@ -531,7 +541,7 @@ _RULES: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.layer_norm: _layer_norm,
     functional.group_norm: _group_norm,
     **dict.fromkeys((torch.matmul, Tensor.matmul, torch.mm, Tensor.mm), _matmul),
-    **{getattr(place, name): _elementwise(getattr(torch, name)) for name in _ELEMENTWISE for place in (torch, Tensor)},
+    **{getattr(place, name): _elementwise(getattr(place, name)) for name in _ELEMENTWISE for place in (torch, Tensor)},
     **dict.fromkeys((torch.t, Tensor.t, _getter("T"), _getter("mT")), _transposed),
 }
 _NAMES = {func: tuple(inspect.signature(rule).parameters)[1:] for func, rule in _RULES.items()}
