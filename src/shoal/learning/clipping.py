@@ -5,24 +5,33 @@ server needs the sum, a client its own.
 
 **How.** For most of what models do with their parameters (`shoal.learning.uses`) user i's gradient follows from what
 user i put in and the gradient of what came out, so that norms and sums need no gradient for each user, or cost one
-batched product (`shoal.learning.gradients`). There are two ways to these inputs and output gradients, with one result.
+batched product (`shoal.learning.gradients`). There are three ways to a user's gradient, with one result.
 
 - *Together*: an ordinary pass over all users at once, without gradients of parameters. A function that uses a
   parameter in another way runs for each user apart, by `torch.func`, with a copy of this parameter for each; the rest
   of the model does not. Row i is taken to be user i. A model that lays its records out otherwise would have something
-  clipped that is not a user, so each call tries the way on two records first: each one's gradient must be that of an
-  ordinary backward pass of this record alone.
+  clipped that is not a user, so each call tries the way on sixteen records first (`_tried`): the gradients of two must be
+  those of ordinary backward passes of each alone, and the sum of all, with a different weight each, that of one pass.
+  A microbatch in which the model uses other parameters than it did then, or in another order, goes the next way.
 - *Apart*, where that fails: `torch.func` runs the whole model for each user on its own; no layout can mix them. It
   differentiates by the outputs of known products (by a zero added to each) and by all other parameters directly.
   Only the gradients of these others are formed user by user, which costs as many numbers as they have for each user.
+  This is tried on one record.
+- *One record at a time*, where that fails too: an ordinary backward pass each. Slow, but right for whatever PyTorch can
+  differentiate.
+
+**What a trial cannot see.** A model that changes the order of its rows inside only for records that were not among the
+sixteen, while it uses its parameters as ever, would have users mixed. Models whose rows are users throughout, as nearly
+all are, cannot do that.
 
 Users are worked on in microbatches, so memory does not grow with their number.
 
 A user with several records has the gradient of its mean loss, which is clipped as one: `owners` says whose
 record each one is.
 
-**Error.** Norms and sums are computed in the model's precision. Clipped gradients are made shorter by
-a factor of 1 - 1e-5, more than the rounding of single precision, so that none is longer than C.
+**Error.** Norms and sums are computed in the model's precision, single or double, norms of many numbers by pieces.
+Clipped gradients are made shorter by a factor of 1 - 1e-5, more than the rounding of single precision, so that none is
+longer than C.
 """
 
 from __future__ import annotations
