@@ -10,8 +10,8 @@ batched product (`shoal.learning.gradients`). There are three ways to a user's g
 - *Together*: an ordinary pass over all users at once, without gradients of parameters. A function that uses a
   parameter in another way runs for each user apart, by `torch.func`, with a copy of this parameter for each; the rest
   of the model does not. Row i is taken to be user i. A model that lays its records out otherwise would have something
-  clipped that is not a user, so each call tries the way on sixteen records first (`_tried`): the gradients of two must be
-  those of ordinary backward passes of each alone, and the sum of all, with a different weight each, that of one pass.
+  clipped that is not a user, so each call tries the way on sixteen records first: the gradients of two must be those of
+  ordinary backward passes of each alone, and the sum of all, with a different weight each, that of one pass.
   A microbatch in which the model uses other parameters than it did then, or in another order, goes the next way.
 - *Apart*, where that fails: `torch.func` runs the whole model for each user on its own; no layout can mix them. It
   differentiates by the outputs of known products (by a zero added to each) and by all other parameters directly.
