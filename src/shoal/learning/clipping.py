@@ -358,7 +358,7 @@ def _parts(calls: Iterable[Call], parameters: Sequence[nn.Parameter]) -> dict[in
     found: dict[int, list[OfParameter]] = {}
     targets: dict[int, Tensor] = {}
     for call in calls:
-        for target, part in call.parts:
+        for target, part in call.parts():
             targets[id(target)] = target
             found.setdefault(id(target), []).append(part)
     parts = {key: added(given) for key, given in found.items()}

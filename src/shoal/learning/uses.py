@@ -28,7 +28,7 @@ import operator
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -65,8 +65,8 @@ class Call:
     uses: Sequence[Use]
     version: int
     """Of the inputs, by which a change in place shows."""
-    parts: list[tuple[Tensor, OfParameter]] = field(default_factory=list)
-    """Each target with its gradients; none if the output does not reach the loss."""
+    gradient: Tensor | None = None
+    """That of the output, once it is known; none if the output does not reach the loss."""
 
     def check_unchanged(self) -> None:
         """An ordinary backward pass notices this by itself."""
@@ -74,9 +74,13 @@ class Call:
             raise RuntimeError("model must not change in place what a layer has got, which its gradient needs")
 
     def receive(self, gradient: Tensor) -> None:
-        """The output's gradient: parts are made at once, while it is in the cache."""
         self.check_unchanged()
-        self.parts = [(use.target, use.part(self.inputs, gradient)) for use in self.uses]
+        self.gradient = gradient
+
+    def parts(self) -> list[tuple[Tensor, OfParameter]]:
+        """Each target with its gradients: once, after the backward pass, which has let go of most tensors by then."""
+        gradient, uses, self.gradient, self.uses = self.gradient, self.uses, None, ()
+        return [] if gradient is None else [(use.target, use.part(self.inputs, gradient)) for use in uses]
 
 
 @dataclass(frozen=True, kw_only=True)
