@@ -504,8 +504,8 @@ class Rectified(nn.Module):
         Rectified,
     ],
 )
-@pytest.mark.parametrize("owned", [False, True])
-def test_what_is_no_row_for_each_user_or_no_task_for_torch_func(make, owned):
+@pytest.mark.parametrize(("owned", "microbatch"), [(False, 16), (True, 16), (False, 2)])
+def test_what_is_no_row_for_each_user_or_no_task_for_torch_func(make, owned, microbatch):
     torch.manual_seed(2)
     net, (x, y) = make().double(), images(users=48)
     x[:2], y[1] = x[:2].sign() * 0.0, (y[0] + 1) % 10  # blank ones show nothing
@@ -515,7 +515,7 @@ def test_what_is_no_row_for_each_user_or_no_task_for_torch_func(make, owned):
     expected = torch.stack([clipping._ordinary(task, x[i : i + 1], y[i : i + 1])[0] for i in range(48)])
     expected = expected.view(24, 2, -1).mean(dim=1) if owned else expected
     norms = expected.norm(dim=1)
-    found = clipping.clipped_sum(net, x, y, clip=0.1, microbatch=16, owners=owners)
+    found = clipping.clipped_sum(net, x, y, clip=0.1, microbatch=microbatch, owners=owners)
     assert torch.allclose(found.norms, norms, rtol=1e-9, atol=1e-12)
     clipped = expected * (0.1 / norms.clamp(min=1e-12)).clamp(max=1.0)[:, None] * (1 - 1e-5)
     assert torch.allclose(found.total, clipped.sum(dim=0), rtol=1e-8, atol=1e-11)
@@ -564,6 +564,16 @@ def test_long_gradients_are_not_taken_for_shorter(fill):
     rows = fill(2, 4_000_001)
     found = gradients.Direct(gradients=rows).norms()[0].double()
     assert (found >= rows.double().norm(dim=1) * (1 - 5e-6)).all()
+
+
+@pytest.mark.parametrize("count", [1_024, 4_096, 8_192])
+def test_rows_that_do_not_lie_side_by_side_have_no_shorter_norm(count):
+    """Constants are the worst: each rounding goes the same way."""
+    values = torch.linspace(1.0, 2.0, 3_000)
+    rows = values[:, None].expand(-1, count)
+    for given in (rows, rows.contiguous(), rows.repeat_interleave(2, dim=1)[:, ::2]):
+        found = gradients.Direct(gradients=given).norms()[0].double()
+        assert (found >= values.double() * count**0.5 * (1 - 5e-6)).all()
 
 
 def test_a_copy_of_a_watched_model_is_an_ordinary_one():

@@ -198,7 +198,7 @@ def _gradients(
     """The users' gradients, a microbatch at a time."""
     if not len(inputs):
         return
-    few = _few_records(inputs, labels, _TRIED if microbatch is None else min(_TRIED, microbatch))
+    few = _few_records(inputs, labels, _TRIED)
     tried = _tried(task, inputs[few], labels[few])
     uses, asked = None if tried is None else tried.uses, tried is None
     alone = _alone_tried(task, inputs[:1], labels[:1]) if tried is None else None

@@ -26,8 +26,9 @@ from torch.nn import functional
 _GHOST_POSITIONS = 16
 """With more positions than these, forming the products was always faster where it was measured."""
 
-_PIECE = 4_096
-"""Numbers of which a norm is taken at once: adding that many squares errs by less than 1e-5, at worst."""
+_PIECE = 1_024
+"""Numbers of which a norm is taken at once. PyTorch adds the squares of contiguous rows in eight sums side by side, where
+it was looked at, so that in single precision each errs by 128 roundings, and the norm by half as much: 4e-6 at worst."""
 
 _ROUNDING = 32
 """Times the precision: more than what Gram matrices were seen to be off."""
@@ -47,7 +48,7 @@ def _rows(formed: Tensor) -> Tensor:
 
 def _norms(formed: Tensor) -> Tensor:
     """Of long rows by pieces, as many numbers added one after the other lose more digits than the margin has."""
-    rows = _rows(formed)
+    rows = _rows(formed).contiguous()
     whole = rows.shape[1] // _PIECE * _PIECE if rows.shape[1] > _PIECE else 0
     if whole:
         pieces = torch.linalg.vector_norm(rows[:, :whole].reshape(rows.shape[0], -1, _PIECE), dim=2)
