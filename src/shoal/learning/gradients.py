@@ -27,8 +27,11 @@ _GHOST_POSITIONS = 16
 """With more positions than these, forming the products was always faster where it was measured."""
 
 _PIECE = 1_024
-"""Numbers of which a norm is taken at once. PyTorch adds the squares of contiguous rows in eight sums side by side, where
-it was looked at, so that in single precision each errs by 128 roundings, and the norm by half as much: 4e-6 at worst."""
+"""Numbers of which a norm is taken at once.
+
+PyTorch adds the squares of contiguous rows in eight sums side by side (where it was looked at): in single precision each
+errs by 128 roundings, and the norm by half as much, 4e-6 at worst.
+"""
 
 _ROUNDING = 32
 """Times the precision: more than what Gram matrices were seen to be off."""
