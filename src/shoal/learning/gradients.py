@@ -29,8 +29,8 @@ _GHOST_POSITIONS = 16
 _PIECE = 1_024
 """Numbers of which a norm is taken at once.
 
-PyTorch adds the squares of contiguous rows in eight sums side by side (where it was looked at): in single precision each
-errs by 128 roundings, and the norm by half as much, 4e-6 at worst.
+PyTorch adds the squares of contiguous rows in eight sums side by side (where it was looked at): in single precision
+each errs by 128 roundings, and the norm by half as much, 4e-6 at worst.
 """
 
 _ROUNDING = 32

@@ -487,17 +487,15 @@ def _elementwise(function: Callable[..., Tensor]) -> Callable[..., Any]:
         given = [input, other] if third is None else [input, other, third]
         sources = [watch.source(t) for t in given]
         rows = [t for t, source in zip(given, sources, strict=True) if source is None and isinstance(t, Tensor)]
-        if not watch.together or not rows or not all(watch.by_rows(t, rows[0].dim()) for t in rows):
+        dimensions = rows[0].dim() if rows else 0
+        if not watch.together or not rows or not all(watch.by_rows(t, 1) and t.dim() == dimensions for t in rows):
             return NotImplemented
-        dimensions = max(t.dim() for t in rows)
         for t, source in zip(given, sources, strict=True):
             # A parameter that reaches the users' dimension there would be another one for each user.
             if source is not None and (
                 source.transposed or t.dim() > dimensions or (t.dim() == dimensions and t.shape[0] != 1)
             ):
                 return NotImplemented
-        if any(t.dim() != dimensions for t in rows):
-            return NotImplemented
         own = [
             t if source is None else watch.copies(source, _beside(tuple(t.shape), dimensions))
             for t, source in zip(given, sources, strict=True)
