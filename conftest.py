@@ -3,10 +3,10 @@
 import importlib.util
 
 HOMES = {
-    "flwr": "src/shoal/integrations/flower",
-    "dp_accounting": "src/shoal/integrations/dp_accounting.py",
-    "opacus": "src/shoal/integrations/opacus.py",
-    "torch": "src/shoal/learning",
-    "starlette": "src/shoal/explore",
+    "flwr": "src/shoal/deployment",
+    "dp_accounting": "src/shoal/adapters/dp_accounting.py",
+    "opacus": "src/shoal/adapters/opacus.py",
+    "torch": "src/shoal/training",
+    "starlette": "src/shoal/web",
 }
 collect_ignore = [path for module, path in HOMES.items() if importlib.util.find_spec(module) is None]

@@ -32,7 +32,7 @@ with K ~ Bin(n-1, c), delta(D' || D) is at most E_K of that of the identical cro
 
 **Clones** of Feldman, McMillan and Talwar 2021 (Theorem 3.8, in closed form) with the exact (epsilon0, delta0) of a
 Gaussian report that moves by 2 (others may be that far away), and delta0 optimised; for check-in the baseline of
-`shoal.paper`, which takes the number of reports to be its mean (that flatters it).
+`shoal.literature`, which takes the number of reports to be its mean (that flatters it).
 
 No number is above the local guarantee: user 1's report in the clear.
 
@@ -61,8 +61,8 @@ import numpy.typing as npt
 from scipy import optimize, special, stats
 
 import shoal
-from shoal import paper
-from shoal.crowds import groups
+from shoal import literature
+from shoal.bounds.anycrowd import groups
 
 Array = npt.NDArray[np.float64]
 
@@ -362,7 +362,7 @@ def fmt_clones(point: Point) -> float:
     if point.rate < 1.0:
         return min(
             point.local,
-            paper.checkin_baseline(users=point.users, rate=point.rate, sigma=point.sigma, delta=point.delta),
+            literature.checkin_baseline(users=point.users, rate=point.rate, sigma=point.sigma, delta=point.delta),
         )
     return min(point.local, *(fmt_epsilon(point, share) for share in np.geomspace(1e-12, 0.5, 241).tolist()))
 
@@ -372,8 +372,8 @@ def fmt_epsilon(point: Point, share: float) -> float:
     delta0 = share * point.delta / point.users
     epsilon0 = shoal.LocalGaussian(sigma=point.sigma, adjacency="replace").epsilon(delta=delta0).upper
 
-    def at(delta: float) -> paper.Guarantee:
-        return paper.clones(users=point.users, epsilon0=epsilon0, delta=delta, delta0=delta0)
+    def at(delta: float) -> literature.Guarantee:
+        return literature.clones(users=point.users, epsilon0=epsilon0, delta=delta, delta0=delta0)
 
     # The total is their delta and a part for delta0 that depends on epsilon a little: all of delta is used.
     low, high = 0.0, point.delta

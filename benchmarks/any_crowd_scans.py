@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 
 from shoal import Shuffle, ShuffledCheckIn, SubsampledShuffle
-from shoal.answers import EPSILON, How
-from shoal.engine import certify
+from shoal.bounds import certify
 from shoal.mechanisms import Mechanism, bounds
+from shoal.query import EPSILON, How
 
 POINTS = 200
 

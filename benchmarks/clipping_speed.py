@@ -27,8 +27,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from shoal.learning import clipping, model
-from shoal.learning.randomness import Source
+from shoal.training import clipping, networks
+from shoal.training.randomness import Source
 
 USERS, CLIP = 6_000, 0.01
 BATCHES = (256, 1_000, 4_096)
@@ -77,7 +77,7 @@ class Product(nn.Module):
 
 
 def built(name: str) -> nn.Module:
-    return model.build(name, side=28, classes=10, randomness=Source(seed=1).stream("weights"))
+    return networks.build(name, side=28, classes=10, randomness=Source(seed=1).stream("weights"))
 
 
 def normalised() -> nn.Module:
@@ -292,7 +292,7 @@ def main() -> None:
     options.add_argument("--markdown", type=pathlib.Path, help="also write the tables to this file")
     options.add_argument("--rounds", type=int, default=7)
     options.add_argument("--peers", action=argparse.BooleanOptionalAction, default=True, help="run Opacus as well")
-    options.add_argument("--networks", nargs="+", choices=(*model.NETWORKS, *OWN), metavar="NAME")
+    options.add_argument("--networks", nargs="+", choices=(*networks.NETWORKS, *OWN), metavar="NAME")
     options.add_argument("--memory-of", nargs=2, metavar=("CANDIDATE", "NETWORK"), help=argparse.SUPPRESS)
     asked = options.parse_args()
     warnings.simplefilter("ignore")
@@ -309,7 +309,7 @@ def main() -> None:
         f"{platform.python_version()}, {versions}, one thread: the sum of clipped gradients of {USERS:,} users.",
         *(
             line
-            for name in asked.networks or (*model.NETWORKS, *OWN)
+            for name in asked.networks or (*networks.NETWORKS, *OWN)
             for line in compare(name, asked.rounds, asked.peers)
         ),
     ]

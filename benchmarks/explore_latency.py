@@ -49,7 +49,7 @@ new MutationObserver(look).observe(document, { subtree: true, childList: true, a
 ALONE = """
 import json, sys, time
 import numpy as np
-from shoal.explore import tasks, warm
+from shoal.web import tasks, warm
 unit = []
 for _ in range(5):
     start = time.process_time()

@@ -24,10 +24,10 @@ import time
 
 import numpy as np
 
-from shoal.integrations.flower import noise, tokens
-from shoal.integrations.flower.analyst import Analyst, Settings
-from shoal.integrations.flower.report import Task, numbers, seal, unseal
-from shoal.integrations.flower.run import Machine
+from shoal.deployment import noise, tokens
+from shoal.deployment.analyst import Analyst, Settings
+from shoal.deployment.local_machine import Machine
+from shoal.deployment.report import Task, numbers, seal, unseal
 
 TERMS = {"clip": 1.0, "sigma": 1.0, "rate": 0.5, "minimum": 2, "epsilon": 100.0, "delta": 1e-6, "crowd": "identical"}
 
@@ -43,8 +43,8 @@ def shuffle(folder: pathlib.Path, count: int) -> None:
     from flwr.app import ConfigRecord, Message, RecordDict
     from flwr.supercore.task_identity import TaskIdentity
 
-    from shoal.integrations.flower.client import SEALED
-    from shoal.integrations.flower.shuffler import Shuffler
+    from shoal.deployment.client import SEALED
+    from shoal.deployment.shuffler import Shuffler
 
     TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
     with contextlib.closing(Analyst(folder / "analyst", reading=True)) as analyst:

@@ -18,8 +18,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from shoal import Shuffle, paper
-from shoal.engine import moments
+from shoal import Shuffle, literature
+from shoal.bounds import moments
 
 USERS, SIGMA = 60_000, 9.48
 
@@ -65,7 +65,7 @@ def against_partitions() -> list[str]:
         return allocation_RDP_remove(alpha=50, sigma=SIGMA, num_steps=USERS)
 
     others: dict[str, Callable[[], float]] = {
-        "`shoal.paper.algorithm1`": lambda: paper.algorithm1(users=USERS, order=50, sigma=SIGMA),
+        "`shoal.literature.algorithm1`": lambda: literature.algorithm1(users=USERS, order=50, sigma=SIGMA),
         "random-allocation `allocation_RDP_remove`": peer,
     }
     lines = ["| what | times ours | relative difference at order 50 |", "|---|---|---|"]

@@ -30,7 +30,7 @@ import warnings
 from dp_accounting.pld import privacy_loss_distribution as peer
 
 from shoal import Interval, PoissonSampling, RandomAllocation
-from shoal.engine.certify import epsilons
+from shoal.bounds.certify import epsilons
 
 SETTINGS = (
     (0.01, 1.0, 1_000, 1e-6), (0.1, 5.0, 1_000, 1e-5), (0.004, 0.8, 5_000, 1e-5), (0.02, 1.5, 3_000, 1e-7),

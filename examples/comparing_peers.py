@@ -10,7 +10,7 @@ import importlib.util
 import dp_accounting
 
 import shoal
-from shoal.paper.compare import compare
+from shoal.literature.compare import compare
 
 
 def main(users: int = 10_000, sigma: float = 4.0, rounds: int = 3) -> None:

@@ -16,9 +16,9 @@ import torch
 from opacus import PrivacyEngine
 from torch.utils.data import DataLoader, TensorDataset
 
-from shoal.integrations.opacus import noise_multiplier, register
-from shoal.learning import load, model
-from shoal.learning.randomness import Source
+from shoal.adapters.opacus import noise_multiplier, register
+from shoal.training import load, networks
+from shoal.training.randomness import Source
 
 CLIP, DELTA = 0.01, 1e-5
 
@@ -40,8 +40,8 @@ def main() -> None:
     noise = noise_multiplier(sigma=asked.sigma, users=users, sample_rate=asked.rate)
     print(f"noise multiplier of a report: {asked.sigma:g}; given to Opacus, times sqrt(B): {noise:.1f}")
 
-    inputs, labels = model.standardised(digits.train_images), torch.from_numpy(digits.train_labels).long()
-    network = model.build("small", side=28, classes=10, randomness=Source(seed=None).stream("weights"))
+    inputs, labels = networks.standardised(digits.train_images), torch.from_numpy(digits.train_labels).long()
+    network = networks.build("small", side=28, classes=10, randomness=Source(seed=None).stream("weights"))
     engine = PrivacyEngine(accountant="check-in")
     network, optimiser, loader = engine.make_private(
         module=network,
@@ -59,8 +59,8 @@ def main() -> None:
         decay.step()
 
     network.eval()
-    test = model.standardised(digits.test_images), torch.from_numpy(digits.test_labels).long()
-    print(f"accuracy on test digits after {asked.steps} rounds: {model.accuracy(network, *test):.1%}")
+    test = networks.standardised(digits.test_images), torch.from_numpy(digits.test_labels).long()
+    print(f"accuracy on test digits after {asked.steps} rounds: {networks.accuracy(network, *test):.1%}")
     print(f"epsilon of the protocol at delta = {DELTA:g}, zero-out adjacency:")
     print(f"  any crowd:                     {engine.get_epsilon(DELTA):.4f}")
     identical = PrivacyEngine(accountant="check-in-identical")

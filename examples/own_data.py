@@ -17,18 +17,18 @@ import torch
 from sklearn.datasets import load_digits
 
 import shoal
-from shoal import learning
-from shoal.learning.plan import linear_rate
+from shoal import training
+from shoal.training.plan import linear_rate
 
 DELTA, ROUNDS, CLIP = 1e-5, 400, 0.1
 
 
-def records() -> learning.Records:
+def records() -> training.Records:
     x, y = load_digits(return_X_y=True)
     x = x - x.mean(axis=1, keepdims=True)
     x /= np.linalg.norm(x, axis=1, keepdims=True)
     test = np.arange(len(y)) % 5 == 4
-    return learning.Records(
+    return training.Records(
         name="digits of 8 x 8",
         train_inputs=x[~test].astype(np.float32),
         train_labels=y[~test],
@@ -42,9 +42,9 @@ def main(epsilon: float = 1.0, seed: int | None = None) -> float:
     model = torch.nn.Linear(64, 10, bias=False)
     torch.nn.init.zeros_(model.weight)
     everybody = shoal.Shuffle(users=data.users, sigma=1.0)  # any crowd; sigma is what the plan chooses
-    chosen = learning.plan(everybody, users=data.users, epsilon=epsilon, delta=DELTA, rounds=ROUNDS)
+    chosen = training.plan(everybody, users=data.users, epsilon=epsilon, delta=DELTA, rounds=ROUNDS)
     rate = linear_rate(chosen.mechanism, users=data.users, rounds=ROUNDS, clip=CLIP)  # features have length 1
-    config = learning.Config(
+    config = training.Config(
         mechanism=chosen.mechanism,
         rounds=ROUNDS,
         delta=DELTA,
@@ -55,7 +55,7 @@ def main(epsilon: float = 1.0, seed: int | None = None) -> float:
         seed=seed,
     )
     with tempfile.TemporaryDirectory() as folder:
-        last = learning.train(model, data, config=config, folder=Path(folder) / "run")[-1]
+        last = training.train(model, data, config=config, folder=Path(folder) / "run")[-1]
     print(f"{data.users:,} users, {ROUNDS} rounds, sigma = {chosen.mechanism.sigma:.3f}: within epsilon = {epsilon:g}")
     print(f"accuracy on {len(data.test_labels)} other images: {last.accuracy:.1%}")
     return last.accuracy

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from typer.testing import CliRunner
 
+from shoal.bounds.ratio import Lognormal
+from shoal.bounds.round import Identical
 from shoal.cli.app import app
-from shoal.engine.ratio import Lognormal
-from shoal.engine.rounds import Identical
 
 Array = npt.NDArray[np.float64]
 ROOT = pathlib.Path(__file__).parents[1]

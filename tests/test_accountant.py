@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from shoal import Accountant, LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle, accountant
-from shoal.answers import EPSILON, How
 from shoal.mechanisms import bounds
+from shoal.query import EPSILON, How
 
 M = ShuffledCheckIn(users=60_000, rate=0.1, sigma=5.0, crowd="identical")
 N = Shuffle(users=1_000, sigma=3.0, crowd="identical")

@@ -12,7 +12,7 @@ import pytest
 from scipy import integrate, special, stats
 
 import shoal
-from shoal import paper
+from shoal import literature
 
 PATH = pathlib.Path(__file__).parents[1] / "benchmarks" / "any_crowd.py"
 
@@ -153,11 +153,11 @@ def test_clones_2021_use_all_of_delta_and_no_more(bench):
     for delta0 in np.geomspace(1e-13, 1e-9, 81).tolist():
         local = shoal.LocalGaussian(sigma=point.sigma, adjacency="replace").epsilon(delta=delta0).upper
         for part in np.linspace(0.02, 0.98, 49).tolist():
-            one = paper.clones(users=point.users, epsilon0=local, delta=part * point.delta, delta0=delta0)
+            one = literature.clones(users=point.users, epsilon0=local, delta=part * point.delta, delta0=delta0)
             scanned.append(one.epsilon if one.delta <= point.delta else math.inf)
     assert found <= min(scanned) * (1.0 + 1e-6)
     assert found == pytest.approx(min(scanned), rel=1e-3)
-    assert found < paper.clones_gaussian(users=point.users, sigma=point.sigma, delta=point.delta).total.epsilon
+    assert found < literature.clones_gaussian(users=point.users, sigma=point.sigma, delta=point.delta).total.epsilon
 
 
 def test_clones_2021_where_the_theorem_says_nothing(bench):

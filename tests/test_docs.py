@@ -20,7 +20,7 @@ from helpers import ROOT
 from shoal import ShuffledCheckIn
 from shoal.cli.app import app
 from shoal.interval import rounded
-from shoal.paper.reproduce import PACKAGED_RUN
+from shoal.reproduction import PACKAGED_RUN
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "README.md"]
 if sys.version_info < (3, 11):
@@ -188,7 +188,13 @@ def test_files_that_are_named_exist(page):
     text = (ROOT / page).read_text()
     paths = set(re.findall(r"(?<![\w/.-])((?:[\w.]+/)*[\w.]+\.(?:py|md)|(?:[\w.]+/)+)(?![\w/])", text))
     assert len(paths) > 5
-    places = [(ROOT / page).parent, ROOT, ROOT / "src" / "shoal", ROOT / "src" / "shoal" / "engine"]
+    places = [
+        (ROOT / page).parent,
+        ROOT,
+        ROOT / "src" / "shoal",
+        ROOT / "src" / "shoal" / "bounds",
+        ROOT / "src" / "shoal" / "bounds" / "anycrowd",
+    ]
     assert [path for path in sorted(paths - {"dist/"}) if not any((place / path).exists() for place in places)] == []
 
 
@@ -217,7 +223,7 @@ def test_the_table_of_the_mnist_run_is_that_of_its_files():
 
 def test_links_into_the_page_open_the_cases_of_the_guide():
     """What the links of the guide hold is understood by the page, and is what the guide computes with."""
-    setting = pytest.importorskip("shoal.explore.setting")
+    setting = pytest.importorskip("shoal.web.setting")
     links = re.findall(r"`shoal explore '([^']+)'`", (ROOT / "docs" / "howto" / "choose.md").read_text())
     found = [setting.read(dict(parse_qsl(link))) for link in links]
     assert [(s.mechanism.label, s.rounds, s.delta) for s in found] == [

@@ -6,7 +6,7 @@ import runpy
 import pytest
 
 FOLDER = pathlib.Path(__file__).parents[1] / "examples"
-NEEDS = {"training": ("torch",), "opacus_training": ("torch", "opacus", "shoal.learning")}
+NEEDS = {"training": ("torch",), "opacus_training": ("torch", "opacus", "shoal.training")}
 LONG = {"opacus_training", "own_data"}
 """Run by the tests of the part they belong to."""
 

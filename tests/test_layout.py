@@ -10,46 +10,49 @@ import pytest
 
 SOURCE = pathlib.Path(__file__).parents[1] / "src" / "shoal"
 
-# A file may import those in lower ranks only. Files of engine and crowds have ranks of their own; elsewhere files of
+# A file may import those in lower ranks only. Files of bounds have ranks of their own; elsewhere files of
 # one package may import each other (but not in a circle).
 RANKS = [
-    {"engine.numeric"},
-    {"_extras", "_files", "_runs", "_validate", "_written"},
+    {"bounds.numeric"},
+    {"_extras", "_files", "_moved", "_validate", "_written", "run_folder"},
     {"interval"},
-    {"engine.laplace", "engine.panels", "engine.levels", "engine.gaussian"},
-    {"engine.ratio"},
-    {"engine.spread", "engine.moments"},
-    {"engine.law"},
-    {"engine.rounds"},
-    {"engine.swap", "engine.attacks"},
-    {"engine.rdp", "engine.compose", "engine.prices"},
-    {"engine.certify", "engine.mixture", "crowds.thinning"},
-    {"crowds.groups"},
-    {"crowds.exchange", "crowds.opposite"},
-    {"crowds.direct"},
-    {"crowds.replace"},
-    {"crowds.above"},
-    {"answers"},
+    {"bounds.laplace", "bounds.quadrature", "bounds.grid", "bounds.gaussian"},
+    {"bounds.ratio"},
+    {"bounds.batch_grid", "bounds.moments"},
+    {"bounds.mean_law"},
+    {"bounds.round"},
+    {"bounds.central.swap", "bounds.central.attacks"},
+    {"bounds.rdp", "bounds.composition", "bounds.anycrowd.prices"},
+    {"bounds.certify", "bounds.anycrowd.mixture", "bounds.anycrowd.thinning"},
+    {"bounds.anycrowd.groups"},
+    {"bounds.anycrowd.exchange", "bounds.anycrowd.opposite"},
+    {"bounds.anycrowd.direct"},
+    {"bounds.anycrowd.replace"},
+    {"bounds.anycrowd.evaluate"},
+    {"query"},
     {"mechanisms"},
     {"sampling"},
     {"accountant"},
     {"calibrate"},
     {"audit"},
     {"plots"},
-    {"paper"},
-    {"worth"},
-    {"learning"},
-    {"integrations"},
-    {"explore"},
+    {"literature"},
+    {"noise_check"},
+    {"training"},
+    {"reproduction"},
+    {"adapters"},
+    {"deployment"},
+    {"web"},
     {"cli"},
 ]
 RANK = {name: i for i, names in enumerate(RANKS) for name in names}
-STAGED = ("engine", "crowds")
 
 
 def ranked(parts):
-    """The name by which a module has its rank: its own inside the staged packages, elsewhere that of its package."""
-    return ".".join(parts[:2] if parts[0] in STAGED else parts[:1])
+    """The name by which a module has its rank: its own inside `bounds`, elsewhere that of its package."""
+    if parts[0] != "bounds":
+        return parts[0]
+    return ".".join(parts[: 3 if len(parts) > 1 and parts[1] in ("anycrowd", "central") else 2])
 
 
 def imports(path):
@@ -79,8 +82,8 @@ def test_imports_point_upwards(path):
 
 def test_the_rule_bites(tmp_path):
     bad = tmp_path / "ratio.py"
-    bad.write_text("def f():\n    from shoal import mechanisms\n    import shoal.engine.rdp\n")
-    assert sorted(imports(bad)) == ["engine.rdp", "mechanisms"]
+    bad.write_text("def f():\n    from shoal import mechanisms\n    import shoal.bounds.rdp\n")
+    assert sorted(imports(bad)) == ["bounds.rdp", "mechanisms"]
 
 
 def names(path, source=SOURCE):
@@ -110,10 +113,11 @@ def graph(source=SOURCE):
 LOADERS = {
     "shoal": "public names are loaded when they are used",
     "shoal._extras": "an integration is loaded when it is asked for, and by no other file of the core",
+    "shoal._moved": "import paths of earlier versions",
     "shoal.cli.registry": "typer brings click along under one of two names",
-    "shoal.integrations.flower": "public names are loaded when they are used",
-    "shoal.integrations.flower.template": "an app that a user wrote",
-    "shoal.learning.model": "a model that a user wrote",
+    "shoal.deployment": "public names are loaded when they are used",
+    "shoal.deployment.template": "an app that a user wrote",
+    "shoal.training.networks": "a model that a user wrote",
 }
 """The modules that import others by a name in a string, which the rules above cannot see, and why."""
 
@@ -128,7 +132,7 @@ def test_nothing_else_imports_by_a_string():
 
 def test_the_core_names_no_integration():
     """Only what is below them (the page, the command) may; the core hands over through `_extras.integration`."""
-    above = [name for name in graph() if RANK.get(ranked(name.split(".")[1:] or ["cli"]), 0) < RANK["integrations"]]
+    above = [name for name in graph() if RANK.get(ranked(name.split(".")[1:] or ["cli"]), 0) < RANK["adapters"]]
     for name in above:
         path = SOURCE.parent / pathlib.Path(*name.split("."))
         text = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
@@ -288,7 +292,7 @@ def errors(text):
     return listed, cited
 
 
-CHARGED = [path for path in FILES if path.parent.name in STAGED and errors(path.read_text())[0]]
+CHARGED = [path for path in FILES if path.is_relative_to(SOURCE / "bounds") and errors(path.read_text())[0]]
 
 
 @pytest.mark.parametrize("path", CHARGED, ids=lambda p: str(p.relative_to(SOURCE)))

@@ -126,7 +126,7 @@ def run(empty, folder, *words):
 def test_the_core_works_alone(empty, tmp_path):
     code = """
 import importlib.metadata, importlib.util, json, pathlib, shoal
-from shoal.paper import reproduce
+from shoal.literature import reproduce
 home = pathlib.Path(shoal.__file__).parent
 names = ("dp_accounting", "torch", "opacus", "matplotlib", "flwr", "attr", "mpmath")
 print(json.dumps({
@@ -135,8 +135,8 @@ print(json.dumps({
     "epsilon": shoal.Shuffle(users=1_000, sigma=2.0, crowd="identical").epsilon(delta=1e-6, rounds=3).upper,
     "present": [n for n in names if importlib.util.find_spec(n)],
     "run": reproduce.read_run(reproduce.PACKAGED_RUN).rounds[-1],
-    "files": [(home / n).is_file() for n in ("py.typed", "learning/digits.npz", "paper/frontier.json",
-                                             "explore/page/main.js")],
+    "files": [(home / n).is_file() for n in ("py.typed", "training/digits.npz", "reproduction/frontier.json",
+                                             "web/page/main.js")],
     "home": str(home),
 }))
 """
@@ -185,11 +185,11 @@ def test_python_names_the_extra_that_is_missing(empty, tmp_path):
     code = """
 import shoal
 for extra, line in (
-    ("train", "import shoal.learning"),
-    ("train", "import shoal.integrations.opacus"),
-    ("dp-accounting", "import shoal.integrations.dp_accounting"),
+    ("train", "import shoal.training"),
+    ("train", "import shoal.adapters.opacus"),
+    ("dp-accounting", "import shoal.adapters.dp_accounting"),
     ("dp-accounting", "shoal.LocalGaussian(sigma=1.0).pld()"),
-    ("flower", "import shoal.integrations.flower"),
+    ("flower", "import shoal.deployment"),
 ):
     try:
         exec(line)

@@ -6,7 +6,7 @@ Each run is that of `shoal train --preset mnist --epsilon E --seed S --evaluate-
 configuration and metrics are kept in RESULTS/epsilon-E/seed-S. What is there already is not trained again.
 `--central` trains the same model on the same features by Opacus, as a trusted server would at the same epsilon, and
 `--plain` without privacy; their test accuracy goes to RESULTS/opacus.jsonl and plain.json.
-`--summary src/shoal/paper/frontier.json` writes what the package shows.
+`--summary src/shoal/reproduction/frontier.json` writes what the package shows.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pathlib import Path
 
 import torch
 
-from shoal import PoissonSampling, calibrate, learning
+from shoal import PoissonSampling, calibrate, training
 from shoal.cli import recipes
-from shoal.learning import features
-from shoal.learning.plan import OUTPUT_NOISE
+from shoal.training import features
+from shoal.training.plan import OUTPUT_NOISE
 
 EPSILONS = (0.03, 0.1, 0.3, 1.0, 3.0)
 CLIP, RATE, STEPS = 0.1, 0.2, 400
@@ -31,13 +31,13 @@ CLIP, RATE, STEPS = 0.1, 0.2, 400
 that of one release of everybody's sum; at a rate of 0.05 it would be 17% above at epsilon = 3."""
 
 
-def shuffled(mnist: learning.Dataset, epsilon: float, seed: int, folder: Path) -> None:
+def shuffled(mnist: training.Dataset, epsilon: float, seed: int, folder: Path) -> None:
     if (folder / "config.json").exists():
         return
     config = None
     for other in sorted(folder.parent.glob("seed-*/config.json")):  # the plan does not depend on the seed
-        known = learning.read_config(other.parent)
-        config = learning.Config(**{**vars(known), "seed": seed})
+        known = training.read_config(other.parent)
+        config = training.Config(**{**vars(known), "seed": seed})
     if config is None:
         chosen = recipes.choose("mnist", {"data": None}, str(epsilon))
         rest = {"seed": seed, "evaluate_every": 50, "checkpoint_every": 50}
@@ -45,7 +45,7 @@ def shuffled(mnist: learning.Dataset, epsilon: float, seed: int, folder: Path) -
     began = time.perf_counter()
     partial = folder.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    rows = learning.train(learning.start(config, mnist, partial), partial)
+    rows = training.train(training.start(config, mnist, partial), partial)
     for name in ("checkpoint.pt", "model.pt"):
         (partial / name).unlink()
     partial.rename(folder)
@@ -56,7 +56,7 @@ def shuffled(mnist: learning.Dataset, epsilon: float, seed: int, folder: Path) -
     )
 
 
-def tensors(mnist: learning.Dataset) -> tuple[torch.Tensor, ...]:
+def tensors(mnist: training.Dataset) -> tuple[torch.Tensor, ...]:
     return (
         features.histograms(mnist.train_images),
         torch.from_numpy(mnist.train_labels.astype("int64")),
@@ -104,7 +104,7 @@ def central(data: tuple[torch.Tensor, ...], epsilon: float, seed: int, delta: fl
             "accuracy": right(model, test_x, test_y)}  # fmt: skip
 
 
-def plain(mnist: learning.Dataset) -> dict[str, float]:
+def plain(mnist: training.Dataset) -> dict[str, float]:
     """The same model without clipping or noise."""
     x, y, test_x, test_y = tensors(mnist)
     layer = torch.nn.Linear(x.shape[1], 10, bias=False)
@@ -125,7 +125,7 @@ def summary(results: Path) -> dict[str, object]:
     """What `shoal reproduce frontier` shows of the runs."""
     shuffle = []
     for path in sorted(results.glob("epsilon-*/seed-*/config.json")):
-        config, last = learning.read_config(path.parent), learning.read_metrics(path.parent)[-1]
+        config, last = training.read_config(path.parent), training.read_metrics(path.parent)[-1]
         assert last.round == config.rounds == last.spent
         shuffle.append(
             {
@@ -160,7 +160,7 @@ def main() -> None:
         asked.summary.write_text(json.dumps(summary(asked.results), indent=1) + "\n")
         return
     torch.set_num_threads(1)
-    mnist = learning.load("mnist", data_dir=asked.data_dir)
+    mnist = training.load("mnist", data_dir=asked.data_dir)
     asked.results.mkdir(parents=True, exist_ok=True)
     if asked.plain:
         (asked.results / "plain.json").write_text(json.dumps(plain(mnist)) + "\n")

@@ -1,4 +1,4 @@
-"""Makes src/shoal/learning/digits.npz, the embedded digits: every 12th training and 10th test image of MNIST."""
+"""Makes src/shoal/training/digits.npz, the embedded digits: every 12th training and 10th test image of MNIST."""
 
 import argparse
 import hashlib
@@ -6,7 +6,7 @@ import pathlib
 
 import numpy as np
 
-from shoal.learning import data
+from shoal.training import data
 
 TARGET = pathlib.Path(data.__file__).with_name("digits.npz")
 

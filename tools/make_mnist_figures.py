@@ -8,8 +8,8 @@ Writes docs/images/mnist/*.png and privacy.jsonl beside the run, and prints the 
 import pathlib
 
 from shoal.interval import rounded
-from shoal.learning import figures
-from shoal.paper.reproduce import PACKAGED_RUN
+from shoal.reproduction import PACKAGED_RUN
+from shoal.training import figures
 
 ROOT = pathlib.Path(__file__).parents[1]
 RUN, PICTURES = PACKAGED_RUN, ROOT / "docs" / "images" / "mnist"

@@ -6,7 +6,7 @@ from unittest import mock
 import numpy as np
 
 import shoal
-from shoal.crowds import groups
+from shoal.bounds.anycrowd import groups
 from shoal.plots import Line, draw
 
 USERS, DELTA = 1_000, 1e-6

@@ -11,19 +11,19 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from shoal import _moved
+
 __version__ = "0.2.0"
+
+_moved.install()
 
 if TYPE_CHECKING:
     from shoal import audit as audit
     from shoal import calibrate as calibrate
-    from shoal import paper as paper
-    from shoal import worth as worth
+    from shoal import literature as literature
+    from shoal import noise_check as noise_check
     from shoal.accountant import Accountant as Accountant
     from shoal.accountant import Entry as Entry
-    from shoal.answers import AccuracyWarning as AccuracyWarning
-    from shoal.answers import Intervals as Intervals
-    from shoal.answers import Statement as Statement
-    from shoal.answers import UnreachableError as UnreachableError
     from shoal.interval import Interval as Interval
     from shoal.mechanisms import BallsAndBins as BallsAndBins
     from shoal.mechanisms import LocalGaussian as LocalGaussian
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from shoal.mechanisms import Shuffle as Shuffle
     from shoal.mechanisms import ShuffledCheckIn as ShuffledCheckIn
     from shoal.mechanisms import SubsampledShuffle as SubsampledShuffle
+    from shoal.query import AccuracyWarning as AccuracyWarning
+    from shoal.query import Intervals as Intervals
+    from shoal.query import Statement as Statement
+    from shoal.query import UnreachableError as UnreachableError
     from shoal.sampling import FixedBatch as FixedBatch
     from shoal.sampling import PoissonSampling as PoissonSampling
     from shoal.sampling import RandomAllocation as RandomAllocation
@@ -40,7 +44,7 @@ _HOME = {
     "Accountant": "shoal.accountant",
     "Entry": "shoal.accountant",
     "Interval": "shoal.interval",
-    **dict.fromkeys(("AccuracyWarning", "Intervals", "Statement", "UnreachableError"), "shoal.answers"),
+    **dict.fromkeys(("AccuracyWarning", "Intervals", "Statement", "UnreachableError"), "shoal.query"),
     **dict.fromkeys(
         (
             "BallsAndBins",
@@ -55,8 +59,8 @@ _HOME = {
     **dict.fromkeys(("FixedBatch", "PoissonSampling", "RandomAllocation", "ShuffledEpochs"), "shoal.sampling"),
     "audit": "",
     "calibrate": "",
-    "paper": "",
-    "worth": "",
+    "literature": "",
+    "noise_check": "",
 }
 
 __all__ = [*_HOME, "__version__"]  # noqa: PLE0604 (the table above is the one list of public names)
@@ -64,6 +68,8 @@ __all__ = [*_HOME, "__version__"]  # noqa: PLE0604 (the table above is the one l
 
 def __getattr__(name: str) -> Any:
     """Public names are loaded when first used, so that `import shoal` costs next to nothing."""
+    if f"shoal.{name}" in _moved.MOVED:
+        return importlib.import_module(f"shoal.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'shoal' has no attribute {name!r}")
     home = _HOME[name]

@@ -36,9 +36,9 @@ def need(what: str, extra: str, *modules: str, also: str = "") -> None:
 
 
 def integration(name: str) -> Any:
-    """A module of `shoal.integrations`, loaded when it is asked for.
+    """A module of `shoal.adapters`, loaded when it is asked for.
 
     The one way from the core to an integration. Nothing of the core is below it in the order of imports: without the
     library it belongs to the core works as before, and the integration itself says which extra is missing.
     """
-    return importlib.import_module(f"shoal.integrations.{name}")
+    return importlib.import_module(f"shoal.adapters.{name}")

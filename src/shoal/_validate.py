@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from shoal.engine.numeric import FloatArray
+from shoal.bounds.numeric import FloatArray
 
 Numbers = Sequence[float] | npt.NDArray[Any]
 """Many values of a question: the answer is an array."""
@@ -29,7 +29,7 @@ ROUNDS_MAX = 10**12
 ORDER_MAX = 1e9
 ASKED_EPSILON_MAX = 1e12
 """What may be asked: whole numbers that doubles hold, orders and epsilons whose products do not overflow. Laws are
-computed for less (`engine.numeric`); beyond, simpler bounds answer."""
+computed for less (`bounds.numeric`); beyond, simpler bounds answer."""
 
 
 def real(name: str, value: Any) -> float:

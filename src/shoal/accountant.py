@@ -23,7 +23,11 @@ import numpy as np
 
 from shoal import _validate, sampling  # noqa: F401 (sampling adds its mechanisms to those that can be restored)
 from shoal._validate import Numbers
-from shoal.answers import (
+from shoal.bounds import certify
+from shoal.bounds.numeric import FloatArray, Side
+from shoal.interval import Interval
+from shoal.mechanisms import Mechanism, bounds, from_dict, run
+from shoal.query import (
     ADVANTAGE,
     DELTA,
     EPSILON,
@@ -38,10 +42,6 @@ from shoal.answers import (
     ask_rdp,
     which_asked,
 )
-from shoal.engine import certify
-from shoal.engine.numeric import FloatArray, Side
-from shoal.interval import Interval
-from shoal.mechanisms import Mechanism, bounds, from_dict, run
 
 STATE_VERSION = 1
 """Of saved ledgers; one of another version is refused, never guessed at."""

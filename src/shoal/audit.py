@@ -46,7 +46,7 @@ from scipy.optimize import minimize
 from scipy.special import betaincinv, expit, gammaln
 
 from shoal import _validate
-from shoal.engine.numeric import FloatArray
+from shoal.bounds.numeric import FloatArray
 from shoal.interval import Interval
 from shoal.mechanisms import Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle
 

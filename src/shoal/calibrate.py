@@ -17,10 +17,10 @@ from typing import Any
 
 from shoal import _validate
 from shoal.accountant import Accountant
-from shoal.answers import EPSILON, Bounds, How, Method, UnreachableError
-from shoal.crowds import above
-from shoal.engine import certify
+from shoal.bounds import certify
+from shoal.bounds.anycrowd import evaluate
 from shoal.mechanisms import Mechanism, bounds
+from shoal.query import EPSILON, Bounds, How, Method, UnreachableError
 
 _TOLERANCE = 1e-4
 """How far above the least sigma the one that is returned may be, as a part of it."""
@@ -77,7 +77,7 @@ class _Target:
 
     def is_dear(self, mechanism: Mechanism, rounds: int) -> bool:
         """Whether one epsilon takes long: for any crowd, tightly."""
-        return self.how.method == "tight" and above.is_any(bounds([(mechanism, rounds)]).upper)
+        return self.how.method == "tight" and evaluate.is_any(bounds([(mechanism, rounds)]).upper)
 
     def nearby(self, make: Callable[[float], Mechanism], rounds: int, ends: Point, start: float) -> Point | None:
         """For any crowd: about where the target is met, and how fast the excess falls there.
@@ -92,7 +92,7 @@ class _Target:
             return self._log(certify.epsilons(parts(x).identical, [self.delta], 0.01)[0].upper)
 
         def coarse(x: float) -> float:
-            return self._log(above.epsilon(parts(x).upper, self.delta, _COARSE))
+            return self._log(evaluate.epsilon(parts(x).upper, self.delta, _COARSE))
 
         if not self.is_dear(make(start), rounds):
             return None

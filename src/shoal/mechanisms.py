@@ -9,9 +9,9 @@ sees x_i or the noise. The *adjacency* says which two data sets must be hard to 
 
 The *crowd* says what is assumed about the vectors of everybody else:
 
-- `"any"` (default): nothing. The bound of `crowds.exchange` holds whatever vectors the others hold, and
+- `"any"` (default): nothing. The bound of `anycrowd.exchange` holds whatever vectors the others hold, and
   still gains from their number. Its lower end comes from a crowd that really is bad
-  (`crowds.opposite`: everybody else opposite to the user), so the truth lies between.
+  (`anycrowd.opposite`: everybody else opposite to the user), so the truth lies between.
 - `"identical"`: all others hold one and the same vector, the one that the moved user holds in Q and
   departs from in P (for zero-out, the zero vector). This is assumed "w.l.o.g." in Liew and Takahashi
   (2022), but it is an assumption: crowds exist that hide a user less. The results are exact for it.
@@ -30,7 +30,15 @@ from typing import Any, ClassVar, Literal, TypeVar, get_args, overload
 
 from shoal import _extras, _validate
 from shoal._validate import Numbers, WholeNumbers
-from shoal.answers import (
+from shoal.bounds import certify
+from shoal.bounds.anycrowd.exchange import Exchange
+from shoal.bounds.anycrowd.opposite import Opposite
+from shoal.bounds.anycrowd.replace import Replace
+from shoal.bounds.numeric import FloatArray
+from shoal.bounds.ratio import Lognormal
+from shoal.bounds.round import Identical, Round
+from shoal.interval import Interval, short
+from shoal.query import (
     ADVANTAGE,
     DELTA,
     EPSILON,
@@ -47,14 +55,6 @@ from shoal.answers import (
     ask_rdp,
     which_asked,
 )
-from shoal.crowds.exchange import Exchange
-from shoal.crowds.opposite import Opposite
-from shoal.crowds.replace import Replace
-from shoal.engine import certify
-from shoal.engine.numeric import FloatArray
-from shoal.engine.ratio import Lognormal
-from shoal.engine.rounds import Identical, Round
-from shoal.interval import Interval, short
 
 Adjacency = Literal["zero-out", "replace"]
 Crowd = Literal["any", "identical"]

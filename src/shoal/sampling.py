@@ -17,15 +17,15 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from shoal import _validate
-from shoal.answers import Bounds
-from shoal.crowds.opposite import Opposite
-from shoal.engine.attacks import Allocation, Maximum
-from shoal.engine.compose import Parts
-from shoal.engine.ratio import Lognormal
-from shoal.engine.rounds import Identical, Round
-from shoal.engine.swap import Real, Swap, Worst
+from shoal.bounds.anycrowd.opposite import Opposite
+from shoal.bounds.central.attacks import Allocation, Maximum
+from shoal.bounds.central.swap import Real, Swap, Worst
+from shoal.bounds.composition import Parts
+from shoal.bounds.ratio import Lognormal
+from shoal.bounds.round import Identical, Round
 from shoal.interval import Interval, rounded
 from shoal.mechanisms import MECHANISMS, Mechanism, parameter
+from shoal.query import Bounds
 
 
 class _Central(Mechanism):
@@ -48,7 +48,7 @@ class PoissonSampling(_Central):
 
     One round is one step. Zero-out (which is add or remove one here): P = (1 - q) N(0) + q N(1) against Q = N(0), so
     that `dP/dQ = 1 - q + q W` (Mironov, Talwar and Zhang 2019; Zhu, Dong and Wang 2022, theorem 11).
-    Replace: P against (1 - q) N(0) + q N(-1), the pair of Lebeda et al. (2024), which `engine.swap` proves to be the
+    Replace: P against (1 - q) N(0) + q N(-1), the pair of Lebeda et al. (2024), which `central.swap` proves to be the
     worst. Both directions are composed on their own; both ends of the bracket are of the same, true worst case.
 
     >>> m = PoissonSampling(rate=0.01, sigma=1.0)
@@ -78,8 +78,8 @@ class FixedBatch(_Central):
 
     One round is one step. If a record is not in the batch another one is in its place, whose vector may lie opposite:
     for zero-out this is less private than Poisson sampling at the same rate. The dominating pairs are those of
-    `engine.swap`: one step is exact, several are bounded from above by them, and from below by the better of two crowds
-    that can really happen.
+    `central.swap`: one step is exact, several are bounded from above by them, and from below by the better of two
+    crowds that can really happen.
 
     >>> m = FixedBatch(records=60_000, batch=600, sigma=1.0)
     >>> m.epsilon(delta=1e-6).width < 1e-3
@@ -136,7 +136,7 @@ class RandomAllocation(_Central):
     product over blocks of block means, given the W_i, and by Jensen below such a product in the convex order: `picks`
     rounds of balls and bins. Feldman and Shenfeld (2025, arXiv:2502.08202, lemma 3.2) reduce to one of
     floor(steps / picks) in this way, leaving the rest of the steps out; here all are used, in blocks whose sizes differ
-    by at most one. From below: `engine.attacks.Allocation`. Persistent picks: the sums of the same step over `epochs`
+    by at most one. From below: `central.attacks.Allocation`. Persistent picks: the sums of the same step over `epochs`
     epochs are one sum with noise sigma / sqrt(epochs).
 
     >>> RandomAllocation(steps=1_000, picks=1, sigma=1.0).epsilon(delta=1e-6).upper < 0.172
@@ -189,9 +189,9 @@ class ShuffledEpochs(_Central):
     is not in a batch is in another, and the other records can tell which. From above no amplification is proved beyond
     one use an epoch: with the permutation in the clear an epoch is one Gaussian report. From below: all other vectors
     are opposite to the record's, and the attacker looks at the largest output (Chua et al. 2024, "How private are
-    DP-SGD implementations?", arXiv:2403.17673) or at the likelihood ratio itself (`crowds.opposite`); for replace also
-    at a crowd that holds what the record is replaced by. Batches are taken to be of one size; the upper end needs no
-    such thing.
+    DP-SGD implementations?", arXiv:2403.17673) or at the likelihood ratio itself (`anycrowd.opposite`); for replace
+    also at a crowd that holds what the record is replaced by. Batches are taken to be of one size; the upper end needs
+    no such thing.
 
     `claimed` gives what Poisson accounting would have said. It is not a guarantee of this mechanism.
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import shoal
 from helpers import run
-from shoal import LocalGaussian, Shuffle, ShuffledCheckIn, worth
+from shoal import LocalGaussian, Shuffle, ShuffledCheckIn, noise_check
 from shoal.cli import options, parse, show
 from shoal.cli.app import app
 from shoal.mechanisms import MECHANISMS, Mechanism, parameter
@@ -315,7 +315,7 @@ def test_sentences_and_tables_fit_into_80_columns():
 def test_worth_equals_the_python_interface():
     words = ("--clipping-norm", 1, "--sensitivity", 2, "--epsilon", 0.5, "--delta", "1e-5", "--rounds", 3, "--json")
     found = json.loads(run("worth", "flower", *words).stdout)
-    expected = worth.flower(clipping_norm=1, sensitivity=2, epsilon=0.5, delta=1e-5, rounds=3)
+    expected = noise_check.flower(clipping_norm=1, sensitivity=2, epsilon=0.5, delta=1e-5, rounds=3)
     assert found == json.loads(json.dumps(expected.to_dict()))
     refused = run("worth", "flower", "--clipping-norm", 1)
     assert refused.exit_code == 2
@@ -549,7 +549,7 @@ def test_a_missing_extra_is_told_before_the_work(monkeypatch):
 def test_a_trial_on_flower_has_a_budget_for_its_rounds_and_says_what_it_protects(capsys):
     pytest.importorskip("flwr")
     from shoal.cli.commands import flower
-    from shoal.integrations.flower.report import Task
+    from shoal.deployment.report import Task
 
     agreed = {"clip": 1.0, "sigma": 0.5, "rate": 0.5, "delta": 1e-5, "crowd": "identical"}
     budget = flower._cost(75, 10, agreed)

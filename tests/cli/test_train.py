@@ -160,7 +160,7 @@ def test_ctrl_c_leaves_a_valid_checkpoint(tmp_path):
     assert child.returncode == 130
     told = re.search(r"stopped after round ([\d,]+); continue with: shoal train --resume", errors)
     stopped = int(told[1].replace(",", ""))
-    from shoal.learning import load, resume
+    from shoal.training import load, resume
 
     continued = resume(load().first(400), folder)
     assert continued.done == continued.spent == stopped

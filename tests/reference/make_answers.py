@@ -2,9 +2,10 @@
 
     python tests/reference/make_answers.py > tests/reference/answers.json
 
-`tests/test_answers_kept.py` compares the present engine with some of them, so that a change of structure cannot change
-a number unseen. A change of the mathematics makes them anew (a minute), and says so in the changelog. Of the first 300
-all 237 for no crowd or the identical one are, digit by digit, those of the code before it was put into folders.
+`tests/mechanisms/test_kept_answers.py` compares the present engine with some of them, so that a change of structure
+cannot change a number unseen. A change of the mathematics makes them anew (a minute), and says so in the changelog. Of
+the first 300 all 237 for no crowd or the identical one are, digit by digit, those of the code before it was put into
+folders.
 """
 
 from __future__ import annotations

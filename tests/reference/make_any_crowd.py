@@ -83,7 +83,7 @@ def answered(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
-    if shoal.__version__ != "0.1.0" or not hasattr(__import__("shoal.crowds.above").crowd, "Clones"):
+    if shoal.__version__ != "0.1.0" or not hasattr(__import__("shoal.bounds.anycrowd.evaluate").crowd, "Clones"):
         raise SystemExit(f"shoal must be version 0.1, whose bound this records, got {shoal.__version__}")
     os.nice(10)
     target = pathlib.Path(__file__).with_name("any_crowd.json")

@@ -12,8 +12,8 @@ from shoal.cli import show as shown
 from shoal.plots import Line, band, check, draw
 
 if TYPE_CHECKING:
-    from shoal.answers import Asked, Method
     from shoal.mechanisms import Mechanism
+    from shoal.query import Asked, Method
 
 
 @dataclass(frozen=True, kw_only=True)

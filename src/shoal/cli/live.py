@@ -15,15 +15,15 @@ from shoal._extras import MissingExtraError
 from shoal.cli import show
 
 if TYPE_CHECKING:
-    from shoal.answers import Statement
-    from shoal.learning import Config, Dataset, Plan, Records, Row, Run
-    from shoal.learning.figures import Report
     from shoal.mechanisms import Mechanism
+    from shoal.query import Statement
+    from shoal.training import Config, Dataset, Plan, Records, Row, Run
+    from shoal.training.figures import Report
 
 
 def say_plan(config: Config, found: Plan) -> None:
     """What was chosen for the budget, and why."""
-    from shoal.learning.plan import REPORTS
+    from shoal.training.plan import REPORTS
 
     m = config.mechanism
     crowd = f", {m.crowd} crowd" if hasattr(m, "crowd") else ""
@@ -61,7 +61,7 @@ def _rate(m: Any) -> float:
 
 def say_time(config: Config, data: Dataset | Records, found: Plan | None, as_json: bool) -> None:
     """How long the run would take, from a few rounds of it that are thrown away."""
-    from shoal.learning.training import Run
+    from shoal.training.run import Run
 
     run = Run(config, data)
     run.step()  # the first one is slow: memory, threads, compiled kernels
@@ -96,9 +96,9 @@ def load(name: str, data_dir: Path | None, offline: bool, quiet: bool) -> Datase
     """The data of a run, with a bar if files are downloaded."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
-    from shoal.learning import load as load_images
-    from shoal.learning import read_records
-    from shoal.learning.data import holds_records
+    from shoal.training import load as load_images
+    from shoal.training import read_records
+    from shoal.training.data import holds_records
 
     if holds_records(name):
         return read_records(name)
@@ -141,7 +141,7 @@ def watch(run: Run, folder: Path, quiet: bool) -> bool:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.text import Text
 
-    from shoal.learning import accountants, train
+    from shoal.training import accountants, train
 
     config = run.config
     if not quiet:
@@ -196,7 +196,7 @@ def _opening(run: Run, folder: Path) -> str:
 
 def finish(folder: Path, as_json: bool) -> None:
     """Epsilon by every accountant, the pictures, and the last word on the run."""
-    from shoal.learning import figures
+    from shoal.training import figures
 
     if as_json:
         found = figures.report(folder)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from shoal._written import number
 
 if TYPE_CHECKING:
-    from shoal.learning import Config, Dataset, Plan, Records
     from shoal.mechanisms import Mechanism
+    from shoal.training import Config, Dataset, Plan, Records
 
 PRESETS: dict[str, dict[str, Any]] = {
     "digits": {
@@ -78,7 +78,7 @@ def configure(
     """The configuration, and the plan if one was needed to choose its noise."""
     from shoal import _validate, calibrate
     from shoal.cli import show
-    from shoal.learning import Config, plan
+    from shoal.training import Config, plan
 
     count = _users(users, data)
     m = _mechanism(chosen, count, crowd)
@@ -123,7 +123,7 @@ def _mechanism(chosen: dict[str, Any], users: int, crowd: str) -> Mechanism:
     """The protocol with what was chosen for it; a field that is to be planned holds 1 until then."""
     from shoal import _validate
     from shoal.cli import options as opt
-    from shoal.learning.protocol import PROTOCOLS
+    from shoal.training.protocol import PROTOCOLS
 
     kind = chosen["protocol"]
     auto_rate = chosen["rate"] == AUTO
@@ -149,7 +149,7 @@ def _mechanism(chosen: dict[str, Any], users: int, crowd: str) -> Mechanism:
 
 
 def _learning_rate(chosen: dict[str, Any], m: Mechanism, users: int, rounds: int) -> float:
-    from shoal.learning.plan import linear_rate
+    from shoal.training.plan import linear_rate
 
     if chosen["learning_rate"] is not None:
         return float(chosen["learning_rate"])

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from shoal import __version__
 from shoal.cli import show
-from shoal.paper.reproduce import Column, Part, verdict
 from shoal.plots import draw
+from shoal.reproduction import Column, Part, verdict
 
 _CSS = """
 :root { color-scheme: light; --ink: #1b1f24; --soft: #59636e; --line: #d7dde3; --blue: #0072B2; --orange: #B34700; }

@@ -11,7 +11,7 @@ from shoal.cli import options as opt
 from shoal.cli.commands import terms
 
 if TYPE_CHECKING:
-    from shoal.integrations.flower.analyst import Analyst
+    from shoal.deployment.analyst import Analyst
     from shoal.mechanisms import Crowd
 
 CROWDS: tuple[Crowd, ...] = ("identical", "any")
@@ -50,8 +50,8 @@ def init(
     """
     import numpy as np
 
-    from shoal.integrations.flower.analyst import Analyst
-    from shoal.integrations.flower.report import Task
+    from shoal.deployment.analyst import Analyst
+    from shoal.deployment.report import Task
 
     agreed = Task(
         name=task,
@@ -75,7 +75,7 @@ def init(
 
 
 def _public(analyst: Analyst) -> str:
-    from shoal.integrations.flower import keys
+    from shoal.deployment import keys
 
     return keys.public_text(analyst.signer.public_key())
 
@@ -87,7 +87,7 @@ def admit(
     """Take in a roster: from then on its nodes can be counted. The analyst must not be running."""
     from contextlib import closing
 
-    from shoal.integrations.flower.analyst import Analyst
+    from shoal.deployment.analyst import Analyst
 
     with closing(Analyst(folder)) as analyst:
         found = analyst.admit(roster)
@@ -101,7 +101,7 @@ def restore(
     """Go back to an earlier model; the ledger stays. The analyst must not be running."""
     from contextlib import closing
 
-    from shoal.integrations.flower.analyst import Analyst
+    from shoal.deployment.analyst import Analyst
 
     with closing(Analyst(folder)) as analyst:
         analyst.restore(after)
@@ -115,7 +115,7 @@ def skip(
     """After a backup was restored: enter the rounds closed since then in the ledger, as dear as they can have been."""
     from contextlib import closing
 
-    from shoal.integrations.flower.analyst import Analyst
+    from shoal.deployment.analyst import Analyst
 
     with closing(Analyst(folder, behind=True)) as analyst:
         before = analyst.next_round
@@ -133,8 +133,8 @@ def serve(
     """Run the analyst; stopping it at any time loses nothing."""
     from contextlib import closing
 
-    from shoal.integrations.flower.analyst import Analyst
-    from shoal.integrations.flower.service import serve as run
+    from shoal.deployment.analyst import Analyst
+    from shoal.deployment.service import serve as run
 
     for file in (certificate, key):
         if not file.is_file():
@@ -148,7 +148,7 @@ def status(folder: terms.Folder, as_json: opt.Json = False) -> None:
     from contextlib import closing
 
     from shoal.cli import show
-    from shoal.integrations.flower.analyst import Analyst
+    from shoal.deployment.analyst import Analyst
 
     # Read in one go: an analyst that serves may close a round meanwhile.
     with closing(Analyst(folder, reading=True)) as analyst:
@@ -188,7 +188,7 @@ def export(
 
     import numpy as np
 
-    from shoal.integrations.flower.analyst import Analyst
+    from shoal.deployment.analyst import Analyst
 
     with closing(Analyst(folder, reading=True)) as analyst:
         number, vector = analyst.present()

@@ -143,11 +143,11 @@ def _of_run(
     claim: float | None,
 ) -> tuple[list[Finding], Any, dict[str, Any]]:
     """The game against the training of a run folder."""
-    from shoal import _validate, learning
+    from shoal import _validate, training
     from shoal.cli import show
-    from shoal.learning.data import holds_records
+    from shoal.training.data import holds_records
 
-    config = learning.read_config(folder)
+    config = training.read_config(folder)
     asked: dict[str, Any] = {
         "delta": config.delta,
         "rounds": config.rounds if rounds is None else min(_validate.rounds(rounds), config.rounds),
@@ -157,12 +157,12 @@ def _of_run(
     }
     sys.path.insert(0, "")  # a model of the user's own
     data = (
-        learning.read_records(config.data)
+        training.read_records(config.data)
         if holds_records(config.data)
-        else learning.load(config.data, data_dir=data_dir)
+        else training.load(config.data, data_dir=data_dir)
     )
     with show.progress("games") as bar:
-        row = learning.audit_run(
+        row = training.audit_run(
             config,
             data,
             trials=200 if trials is None else int(trials),

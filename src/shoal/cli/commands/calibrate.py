@@ -9,8 +9,8 @@ from shoal._written import number
 from shoal.cli import options as opt
 
 if TYPE_CHECKING:
-    from shoal.answers import Method
     from shoal.mechanisms import Mechanism
+    from shoal.query import Method
 
 HEAD = {"sigma": "least σ", "rounds": "most rounds", "users": "fewest users"}
 """What is looked for, as the head of a column."""
@@ -132,8 +132,8 @@ class Target:
 
 def _found(what: str, target: Target, crowd: str | None, m: Mechanism) -> dict[str, Any]:
     """The value that meets the target and the guarantee it gives, or why there is none."""
-    from shoal.answers import UnreachableError
     from shoal.cli import show
+    from shoal.query import UnreachableError
 
     try:
         with show.busy(m):

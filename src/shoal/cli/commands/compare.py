@@ -39,7 +39,7 @@ def compare(
     """
     from shoal import _validate
     from shoal.cli import show
-    from shoal.paper.compare import compare as by_every_method
+    from shoal.literature.compare import compare as by_every_method
     from shoal.plots import check
 
     if plot is not None:
@@ -83,7 +83,7 @@ def _table(title: str, methods: Sequence[Any], ratios: Sequence[float | None]) -
 def _picture(m: Mechanism, methods: Sequence[Any], delta: float, rounds: int, file: Path) -> Path:
     """Each method's epsilon against rounds, where it applies."""
     from shoal.cli import parse, show
-    from shoal.paper.compare import compare as by_every_method
+    from shoal.literature.compare import compare as by_every_method
     from shoal.plots import Line, draw
 
     x = parse.log_spaced(1, rounds, [], count=POINTS)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from shoal.answers import Intervals
     from shoal.mechanisms import Mechanism
     from shoal.plots import Panel
+    from shoal.query import Intervals
 
 USERS, SIGMA = 60_000, 5.0
 SHOWN = (1, 100, 5_540)

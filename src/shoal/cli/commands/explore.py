@@ -33,11 +33,11 @@ def explore(
     shoal explore 'mechanism=shuffle&users=1000&sigma=3' --no-browser
     """
     _extras.need("explore needs starlette and uvicorn", "explore", "starlette", "uvicorn")
-    from shoal.explore import server
+    from shoal.web import server
 
     text = None
     if budget is not None:
-        from shoal.explore.budget import text_of
+        from shoal.web.budget import text_of
 
         text = text_of(budget)
     server.run(show=browser, fragment=link.rpartition("#")[2], budget=text)

@@ -14,8 +14,8 @@ from shoal.cli.commands import terms
 from shoal.cli.commands.analyst import status
 
 if TYPE_CHECKING:
-    from shoal.integrations.flower.analyst import Settings
-    from shoal.integrations.flower.run import Machine
+    from shoal.deployment.analyst import Settings
+    from shoal.deployment.local_machine import Machine
 
 TRIAL_ROUNDS, TRIAL_SPARE = 100, 5
 """Rounds for which a trial run is set up, so that it can go on; and those that its budget has to spare."""
@@ -34,8 +34,8 @@ def enrol(
     ] = None,
 ) -> None:
     """The registrar's work: a secret for every node, and a roster for the analyst."""
-    from shoal.integrations.flower import tokens
-    from shoal.integrations.flower.node import Node
+    from shoal.deployment import tokens
+    from shoal.deployment.node import Node
 
     agreed = Node.read(node)
     end = agreed.rounds if last is None else last
@@ -49,8 +49,8 @@ def join(
 ) -> None:
     """The node's first step: check the terms, derive the number of rounds, take in the secret."""
     from shoal.cli import show
-    from shoal.integrations.flower.node import Node
-    from shoal.integrations.flower.node import join as take_in
+    from shoal.deployment.node import Node
+    from shoal.deployment.node import join as take_in
 
     settings = Node.read(node)
     state, task = take_in(settings), settings.task
@@ -74,7 +74,7 @@ def proxy(
     connections: Annotated[int, typer.Option(help="Connections from one address.")] = 200,
 ) -> None:
     """Write nginx's configuration: nodes reach the SuperLink, strangers do not."""
-    from shoal.integrations.flower import link
+    from shoal.deployment import link
 
     path = link.write(
         folder,
@@ -102,7 +102,7 @@ def new(
     \b
     shoal flower new my-app
     """
-    from shoal.integrations.flower import template
+    from shoal.deployment import template
 
     template.write(folder)
     package = folder.resolve().name.replace("-", "_")
@@ -125,13 +125,13 @@ def simulate(
     folder: terms.Home = Path("out/flower-simulation"),
 ) -> None:
     """Nodes in Flower's simulation engine, with noise that is fast and protects nobody; the rest is real."""
-    from shoal.integrations.flower import run
+    from shoal.deployment import local_machine
 
     agreed = {"clip": clip, "sigma": sigma, "rate": rate, "epsilon": epsilon, "delta": delta, "crowd": crowd}
     settings = _trial(app, nodes, rounds, minimum, step, noise="simulation", **agreed)
-    machine = run.Machine(folder=folder, rounds=rounds, timeout=timeout, app=app)
+    machine = local_machine.Machine(folder=folder, rounds=rounds, timeout=timeout, app=app)
     print("Simulation: the nodes' noise comes from numpy's generator and protects nobody.")
-    with run.simulation(machine, settings, nodes=nodes):
+    with local_machine.simulation(machine, settings, nodes=nodes):
         _watch(machine, ["--federation-config", f"num-supernodes={nodes} client-resources-num-cpus=1"])
 
 
@@ -151,20 +151,20 @@ def deploy(
     folder: terms.Home = Path("out/flower-deployment"),
 ) -> None:
     """SuperLink, proxy, SuperNodes and analyst as real processes with TLS on loopback, and secure noise."""
-    from shoal.integrations.flower import run
+    from shoal.deployment import local_machine
 
     agreed = {"clip": clip, "sigma": sigma, "rate": rate, "epsilon": epsilon, "delta": delta, "crowd": crowd}
     settings = _trial(app, nodes, rounds, minimum, step, **agreed)
-    machine = run.Machine(folder=folder, rounds=rounds, timeout=timeout, app=app)
-    if run.nginx() is None:
+    machine = local_machine.Machine(folder=folder, rounds=rounds, timeout=timeout, app=app)
+    if local_machine.nginx() is None:
         print("nginx was not found: the nodes reach the SuperLink directly, and so would anybody on this machine.")
-    with run.deployment(machine, settings, nodes=nodes):
+    with local_machine.deployment(machine, settings, nodes=nodes):
         _watch(machine, [])
 
 
 def _trial(app: Path | None, nodes: int, rounds: int, minimum: int | None, step: float, **agreed: Any) -> Settings:
-    from shoal.integrations.flower import digits, template
-    from shoal.integrations.flower.report import Task
+    from shoal.deployment import digits, template
+    from shoal.deployment.report import Task
 
     # A terminated command must take its processes with it, as an interrupted one does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -187,7 +187,7 @@ def _trial(app: Path | None, nodes: int, rounds: int, minimum: int | None, step:
 def _cost(users: int, rounds: int, agreed: dict[str, Any]) -> float:
     """A budget for the rounds of a trial with its smallest crowd, and for some that are tried again."""
     from shoal import ShuffledCheckIn
-    from shoal.integrations.flower.report import counted
+    from shoal.deployment.report import counted
 
     m = ShuffledCheckIn(users=counted(users), rate=agreed["rate"], sigma=agreed["sigma"], crowd=agreed["crowd"])
     spent = m.epsilon(delta=agreed["delta"], rounds=rounds + TRIAL_SPARE, accuracy=0.01).upper
@@ -207,11 +207,11 @@ def _watch(machine: Machine, options: list[str]) -> None:
     from contextlib import closing
 
     from shoal.cli import show
-    from shoal.integrations.flower import digits, run
-    from shoal.integrations.flower.analyst import Analyst
+    from shoal.deployment import digits, local_machine
+    from shoal.deployment.analyst import Analyst
 
     show.say(f"Everything is kept in {machine.folder}; logs in {machine.folder / 'logs'}.")
-    run.follow(
+    local_machine.follow(
         machine, machine.submit(*options), lambda row: show.say(f"round {row['round']}: {row['answer']['guarantee']}")
     )
     with closing(Analyst(machine.analyst_home, reading=True)) as analyst:

@@ -11,7 +11,7 @@ from shoal._written import number
 from shoal.cli import options as opt
 
 if TYPE_CHECKING:
-    from shoal.engine.numeric import FloatArray
+    from shoal.bounds.numeric import FloatArray
     from shoal.mechanisms import Mechanism
     from shoal.plots import Line
 
@@ -89,7 +89,7 @@ def _curve(crowd: str | None, m: Mechanism, orders: FloatArray, rounds: int) -> 
 
 def _best(crowd: str | None, m: Mechanism, delta: float, rounds: int) -> dict[str, Any]:
     """The order that gives the least epsilon, and that epsilon."""
-    from shoal.engine.rdp import best_order
+    from shoal.bounds.rdp import best_order
     from shoal.mechanisms import bounds
 
     order = best_order(bounds([(m, rounds)]).upper, delta)

@@ -14,7 +14,7 @@ from shoal.cli import options as opt
 from shoal.cli.commands import train as training
 
 if TYPE_CHECKING:
-    from shoal.paper.reproduce import Part
+    from shoal.reproduction import Part
 
 
 class What(str, enum.Enum):
@@ -56,9 +56,9 @@ def reproduce(
     shoal reproduce all
     """
     from shoal.cli import report, show
-    from shoal.paper.reproduce import NAMES
-    from shoal.paper.reproduce import reproduce as recompute
     from shoal.plots import check
+    from shoal.reproduction import NAMES
+    from shoal.reproduction import reproduce as recompute
 
     names = NAMES if what is What.all else (what.value,)
     if (train or run is not None) and "figure1b" not in names:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from shoal.integrations.flower.analyst import Settings
-    from shoal.integrations.flower.report import Task
+    from shoal.deployment.analyst import Settings
+    from shoal.deployment.report import Task
 
 EPOCHS = 100
 """Keys that an analyst makes, if its rounds are not fewer."""
@@ -42,7 +42,7 @@ Timeout = Annotated[float, typer.Option(metavar="SECONDS", help="Time that nodes
 
 def settings(task: Task, *, rounds: int | None = None, epoch: int | None = None, **more: Any) -> Settings:
     """Settings with as many rounds as the budget allows, and no more than are asked for."""
-    from shoal.integrations.flower.analyst import Settings
+    from shoal.deployment.analyst import Settings
 
     allowed = task.rounds(rounds)
     return Settings(task=task, rounds=allowed, epoch=epoch or -(-allowed // EPOCHS), **more)

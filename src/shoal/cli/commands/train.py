@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from shoal.learning import Run
+    from shoal.training import Run
 
 
 class Preset(str, enum.Enum):
@@ -152,7 +152,7 @@ def train(
 
     With --preset mnist or --preset paper the images are downloaded, and the paper's 5,540 rounds take an hour or more.
     """
-    from shoal import learning
+    from shoal import training
     from shoal.cli import live, recipes
 
     _threads(threads)
@@ -200,7 +200,7 @@ def train(
         live.say_time(config, images, plan, as_json)
         return
     folder = out or Path("runs") / f"{preset.value}-{time.strftime('%Y%m%d-%H%M%S')}"
-    _run(learning.start(config, images, folder), folder, as_json)
+    _run(training.start(config, images, folder), folder, as_json)
 
 
 def _threads(count: int) -> None:
@@ -228,11 +228,11 @@ def _refuse_beside_resume(given: dict[str, Any]) -> None:
 
 
 def _resumed(folder: Path, data_dir: Path | None, offline: bool, quiet: bool) -> Run:
-    from shoal import learning
+    from shoal import training
     from shoal.cli import live
 
     sys.path.insert(0, "")
-    return learning.resume(live.load(learning.read_config(folder).data, data_dir, offline, quiet), folder)
+    return training.resume(live.load(training.read_config(folder).data, data_dir, offline, quiet), folder)
 
 
 def _run(run: Run, folder: Path, as_json: bool) -> None:

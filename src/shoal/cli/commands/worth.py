@@ -11,7 +11,7 @@ from shoal._written import number
 from shoal.cli import options as opt
 
 if TYPE_CHECKING:
-    from shoal.worth import Worth
+    from shoal.noise_check import Worth
 
 
 class Tool(str, enum.Enum):
@@ -96,7 +96,7 @@ def worth(
 
 
 def _found(tool: Tool, given: dict[str, str | None]) -> Worth:
-    from shoal import worth as worths
+    from shoal import noise_check
 
     for name, text in given.items():
         option = f"--{name.replace('_', '-')}"
@@ -106,7 +106,7 @@ def _found(tool: Tool, given: dict[str, str | None]) -> Worth:
             known = ", ".join(KNOWN[tool]) or "no parameters"
             raise ValueError(f"{name} is not a parameter of {tool.value}, which has {known}")
     values: dict[str, Any] = {name: number(name, text) for name, text in given.items() if text is not None}
-    found: Worth = getattr(worths, tool.value.replace("-", "_"))(**values)
+    found: Worth = getattr(noise_check, tool.value.replace("-", "_"))(**values)
     return found
 
 

@@ -1,0 +1,74 @@
+"""Import paths of earlier versions still work for one release.
+
+Each gives a `DeprecationWarning` that names the new path.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+import warnings
+from collections.abc import Sequence
+from types import ModuleType
+
+MOVED = {
+    "shoal.answers": "shoal.query",
+    "shoal.integrations.dp_accounting": "shoal.adapters.dp_accounting",
+    "shoal.integrations.flower": "shoal.deployment",
+    "shoal.integrations.flower.run": "shoal.deployment.local_machine",
+    "shoal.integrations.opacus": "shoal.adapters.opacus",
+    "shoal.learning": "shoal.training",
+    "shoal.learning.model": "shoal.training.networks",
+    "shoal.learning.training": "shoal.training.run",
+    "shoal.paper": "shoal.literature",
+    "shoal.paper.reproduce": "shoal.reproduction",
+    "shoal.sampling": "shoal.mechanisms",
+    "shoal.worth": "shoal.noise_check",
+}
+"""The old path of each module or package, and the new one; what is below a package moved with it."""
+
+EMPTIED = "shoal.integrations"
+"""A package that held only what has moved: it is empty, so that the paths below it can still be imported."""
+
+
+def new_path(name: str) -> str | None:
+    """The new path of a module that has moved, or None.
+
+    >>> new_path("shoal.learning.data"), new_path("shoal.mechanisms")
+    ('shoal.training.data', None)
+    """
+    parts = name.split(".")
+    for depth in range(len(parts), 1, -1):
+        target = MOVED.get(".".join(parts[:depth]))
+        if target is not None:
+            return ".".join([target, *parts[depth:]])
+    return None
+
+
+class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds the modules of earlier versions at their new paths."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname == EMPTIED:
+            return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+        if new_path(fullname) is None:
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self)
+
+    def exec_module(self, module: ModuleType) -> None:
+        new = new_path(module.__name__)
+        if new is None:
+            return  # the emptied package itself
+        warnings.warn(f"{module.__name__} has moved: import {new}", DeprecationWarning, stacklevel=2)
+        # The import system returns what stands in `sys.modules` once this is done: the module itself, not a copy.
+        sys.modules[module.__name__] = importlib.import_module(new)
+
+
+def install() -> None:
+    """Let old paths be imported; after all other finders, so that what exists comes first."""
+    if not any(isinstance(finder, Finder) for finder in sys.meta_path):
+        sys.meta_path.append(Finder())

@@ -1,0 +1,259 @@
+"""Shoal's mechanisms as events of Google's dp_accounting, and an accountant that understands them.
+
+`event(mechanism)` describes one round of a shoal mechanism as a `DpEvent`. `ShuffleAccountant` is a
+`PrivacyAccountant` for such events, so that `compose`, `get_epsilon`, `get_delta`, the ledger and
+`calibrate_dp_mechanism` work as they do for dp_accounting's own accountants. `distribution(mechanism)` is one round as
+a `PrivacyLossDistribution`, for dp_accounting's own composition; `Mechanism.pld()` calls it.
+
+What dp_accounting calls a neighbouring relation is what shoal calls an adjacency:
+
+| shoal        | dp_accounting                         | one user's vector becomes        |
+|--------------|---------------------------------------|----------------------------------|
+| `"zero-out"` | `NeighboringRelation.REPLACE_SPECIAL` | the zero vector, a move of 1     |
+| `"replace"`  | `NeighboringRelation.REPLACE_ONE`     | any other vector, a move of 2    |
+| `"zero-out"` | `NeighboringRelation.ADD_OR_REMOVE_ONE` | (nothing: it is not there)     |
+
+`ADD_OR_REMOVE_ONE` is for sampling by a trusted server that does not show how many records there are: Poisson
+sampling, random allocation, balls and bins, where it is the same as zero-out. Of a shuffle protocol it is refused,
+because its server sees how many reports arrive: whether a user exists at all is not hidden, only what it holds.
+
+dp_accounting's own events of DP-SGD are understood, too: a `PoissonSampledDpEvent` of a `GaussianDpEvent` is
+`PoissonSampling`, a `SampledWithoutReplacementDpEvent` of one is `FixedBatch` (no `ADD_OR_REMOVE_ONE` for that: its
+batches have one size).
+"""
+
+from __future__ import annotations
+
+import math
+import numbers
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from shoal._extras import missing
+
+try:
+    import attr
+    import dp_accounting
+    from dp_accounting import NeighboringRelation
+    from dp_accounting.pld import pld_pmf, privacy_loss_distribution
+except ModuleNotFoundError as error:
+    raise missing("shoal.adapters.dp_accounting needs dp_accounting", "dp-accounting", error.name) from None
+
+from shoal import _validate
+from shoal.accountant import Accountant
+from shoal.bounds.composition import upper_lattice
+from shoal.bounds.numeric import DIRECTIONS
+from shoal.mechanisms import Adjacency, BallsAndBins, LocalGaussian, Mechanism, bounds, from_dict
+from shoal.sampling import FixedBatch, PoissonSampling, RandomAllocation
+
+# What does not fit into dp_accounting's relations is refused with a reason: an event that is counted as something else
+# than it is would be worse than none.
+_ADJACENCY: dict[NeighboringRelation, Adjacency] = {
+    NeighboringRelation.REPLACE_SPECIAL: "zero-out",
+    NeighboringRelation.REPLACE_ONE: "replace",
+    NeighboringRelation.ADD_OR_REMOVE_ONE: "zero-out",
+}
+
+_PRESENCE = (PoissonSampling, RandomAllocation, BallsAndBins)
+"""Mechanisms of which it makes no difference whether a record is zero or not there."""
+
+
+def _mechanism(value: Any) -> Mechanism:
+    if isinstance(value, Mechanism):
+        return value
+    if isinstance(value, Mapping):
+        return from_dict(value)
+    raise TypeError(f"mechanism must be a shoal mechanism, got {value!r}")
+
+
+@attr.s(frozen=True, auto_attribs=True)
+class ShoalDpEvent(dp_accounting.DpEvent):  # type: ignore[misc]
+    """Represents one round of a shoal mechanism.
+
+    The mechanism's own docstring defines the round completely: who sends which Gaussian reports,
+    who sees what, who is trusted. Its fields `adjacency` and (where other users hide a user's
+    report) `crowd` belong to the event: they say which two data sets are compared, and what is
+    assumed about everybody else. The event is frozen, hashable, and compares by value.
+
+    The named tuple of the event holds the mechanism as plain data (`Mechanism.to_dict`).
+
+    Attributes:
+      mechanism: The shoal mechanism, or the mapping that its `to_dict` gives.
+    """
+
+    mechanism: Mechanism = attr.ib(converter=_mechanism)
+
+    def to_named_tuple(self) -> Any:
+        """The event as a named tuple of plain data; `DpEvent.from_named_tuple` reads it back."""
+        return super().to_named_tuple()._replace(mechanism=self.mechanism.to_dict())
+
+
+def event(mechanism: Mechanism) -> ShoalDpEvent:
+    """One round of a mechanism as a dp_accounting event.
+
+    >>> from shoal import Shuffle
+    >>> event(Shuffle(users=10, sigma=2.0)).mechanism.users
+    10
+    """
+    return ShoalDpEvent(mechanism)
+
+
+_CELLS = 1024
+"""Cells to a level of the law that is exported: what its resolution adds is below a step of 1e-4."""
+
+
+def distribution(mechanism: Mechanism, *, step: float = 1e-4) -> Any:
+    """One round of a mechanism as a dp_accounting `PrivacyLossDistribution`, from above ("pessimistic").
+
+    `step` is its value_discretization_interval, which all distributions composed with it must share.
+    Its own composition is not tilted: below delta = 1e-9 use `Mechanism.epsilon(rounds=...)`.
+
+    >>> from shoal import LocalGaussian
+    >>> 1.993 < distribution(LocalGaussian(sigma=2.0)).get_epsilon_for_delta(1e-5) < 1.994
+    True
+    """
+    step = _validate.real("step", step)
+    if not 0.0 < step <= 1.0:
+        raise ValueError(f"step must be above 0 and at most 1, got {step}")
+    whole = None
+    # A round may consist of several: epochs of random allocation are one for each pick.
+    for part, count in bounds([(mechanism, 1)]).upper:
+        pmfs = []
+        for way in DIRECTIONS:
+            start, masses, infinite = upper_lattice(part, _CELLS, way, step)
+            pmfs.append(pld_pmf.DensePLDPmf(step, start, masses, infinite, True))
+        one = privacy_loss_distribution.PrivacyLossDistribution(*pmfs)
+        one = one.self_compose(count) if count > 1 else one
+        whole = one if whole is None else whole.compose(one)
+    return whole
+
+
+class _UnsupportedError(Exception):
+    """An event that cannot be accounted for, and why."""
+
+    def __init__(self, event: Any, reason: str) -> None:
+        super().__init__(reason)
+        self.event = event
+
+
+def _leaves(event: Any, count: int) -> Iterator[tuple[Any, int]]:
+    """The events that release something, and how often each does: the one place that multiplies."""
+    if isinstance(event, dp_accounting.SelfComposedDpEvent):
+        times = event.count
+        if isinstance(times, bool) or not isinstance(times, numbers.Integral) or times < 0:
+            raise _UnsupportedError(event, f"count must be a whole number of at least 0, got {times!r}")
+        yield from _leaves(event.event, count * int(times))
+    elif isinstance(event, dp_accounting.ComposedDpEvent):
+        for part in event.events:
+            yield from _leaves(part, count)
+    elif not isinstance(event, dp_accounting.NoOpDpEvent):
+        yield event, count
+
+
+def _translate(event: Any, relation: NeighboringRelation) -> Mechanism | None:
+    """The mechanism of a leaf; None if it keeps nothing private."""
+    adjacency = _ADJACENCY[relation]
+    if isinstance(event, dp_accounting.NonPrivateDpEvent):
+        return None
+    if isinstance(event, ShoalDpEvent):
+        if event.mechanism.adjacency != adjacency:
+            raise _UnsupportedError(
+                event,
+                f"adjacency must be {adjacency!r}, as the accountant's neighboring_relation says, "
+                f"got {event.mechanism.adjacency!r}",
+            )
+        if relation == NeighboringRelation.ADD_OR_REMOVE_ONE and not isinstance(event.mechanism, _PRESENCE):
+            raise _UnsupportedError(event, f"{event.mechanism.label} does not hide whether a user is there at all")
+        return event.mechanism
+    if isinstance(event, dp_accounting.GaussianDpEvent):
+        # The sum of vectors of norm <= C with noise of standard deviation C * noise_multiplier: the
+        # same pair of Gaussians as one report, at distance 1 (zero-out) or 2 (replace).
+        return _made(event, event, LocalGaussian, adjacency)
+    if isinstance(event, dp_accounting.PoissonSampledDpEvent):
+        return _made(event, event.event, PoissonSampling, adjacency, rate=event.sampling_probability)
+    if isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
+        if relation == NeighboringRelation.ADD_OR_REMOVE_ONE:
+            raise _UnsupportedError(event, "batches of one size need REPLACE_SPECIAL or REPLACE_ONE")
+        sizes = {"records": event.source_dataset_size, "batch": event.sample_size}
+        return _made(event, event.event, FixedBatch, adjacency, **sizes)
+    raise _UnsupportedError(event, f"{type(event).__name__} is no mechanism that shoal knows")
+
+
+def _made(event: Any, noise: Any, kind: type[Mechanism], adjacency: Adjacency, **fields: Any) -> Mechanism | None:
+    """The mechanism of this kind with the noise of a `GaussianDpEvent`."""
+    if not isinstance(noise, dp_accounting.GaussianDpEvent):
+        raise _UnsupportedError(event, f"what is sampled must be a GaussianDpEvent, got {type(noise).__name__}")
+    if noise.noise_multiplier == 0:
+        return None
+    try:
+        return kind(sigma=noise.noise_multiplier, adjacency=adjacency, **fields)
+    except (TypeError, ValueError) as error:
+        raise _UnsupportedError(event, str(error).replace("sigma", "noise_multiplier")) from None
+
+
+class ShuffleAccountant(dp_accounting.PrivacyAccountant):  # type: ignore[misc]
+    """A dp_accounting accountant for rounds of shoal's mechanisms, on top of `shoal.Accountant`.
+
+    It supports `ShoalDpEvent`, `GaussianDpEvent` (the sum of clipped vectors with central noise, as
+    its docstring defines it: sensitivity 1 for `REPLACE_SPECIAL`, 2 for `REPLACE_ONE`), Poisson sampling and sampling
+    without replacement of it, `NoOpDpEvent`, `NonPrivateDpEvent`, and any nesting of these in `ComposedDpEvent` and
+    `SelfComposedDpEvent`. The numbers are the upper ends of shoal's intervals, each event with its
+    own crowd. Questions change nothing.
+
+    Args:
+      neighboring_relation: `REPLACE_SPECIAL` (zero-out, the default), `REPLACE_ONE` (replace), or
+        `ADD_OR_REMOVE_ONE` for what does not show how many records there are.
+      options: Passed to `shoal.Accountant.epsilon` and `.delta`: `method`, `orders`, `accuracy`.
+
+    >>> from shoal import ShuffledCheckIn
+    >>> m = ShuffledCheckIn(users=60_000, rate=0.1, sigma=5.0, crowd="identical")
+    >>> a = ShuffleAccountant().compose(event(m), 5_540)
+    >>> a.get_epsilon(1e-5) == float(m.epsilon(delta=1e-5, rounds=5_540))
+    True
+    """
+
+    def __init__(
+        self, neighboring_relation: NeighboringRelation = NeighboringRelation.REPLACE_SPECIAL, **options: Any
+    ) -> None:
+        if neighboring_relation not in _ADJACENCY:
+            raise ValueError(
+                "neighboring_relation must be REPLACE_SPECIAL (zero-out), REPLACE_ONE (replace) or ADD_OR_REMOVE_ONE, "
+                f"got {getattr(neighboring_relation, 'name', neighboring_relation)!s}"
+            )
+        super().__init__(neighboring_relation)
+        self._relation = neighboring_relation
+        self._accountant = Accountant()
+        self._is_private = True
+        self._options = options
+        self._accountant.epsilon(delta=0.5, **options)  # refuses bad options here, not at the first question
+
+    def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:
+        try:
+            entries = [(_translate(leaf, self._relation), rounds) for leaf, rounds in _leaves(event, count)]
+        except _UnsupportedError as error:
+            return self.CompositionErrorDetails(error.event, str(error))
+        try:
+            total = len(self._accountant) + sum(rounds for _, rounds in entries)
+            if total:
+                _validate.rounds(total)
+        except (TypeError, ValueError) as error:
+            return self.CompositionErrorDetails(event, str(error))
+        if do_compose:
+            for mechanism, rounds in entries:
+                if rounds == 0:
+                    continue
+                if mechanism is None:
+                    self._is_private = False
+                else:
+                    self._accountant.compose(mechanism, rounds=rounds)
+        return None
+
+    def get_epsilon(self, target_delta: float) -> float:
+        """The epsilon of everything composed so far; infinite after a non-private event."""
+        delta = _validate.delta(target_delta, "target_delta")
+        return float(self._accountant.epsilon(delta=delta, **self._options)) if self._is_private else math.inf
+
+    def get_delta(self, target_epsilon: float) -> float:
+        """The delta of everything composed so far; 1 after a non-private event."""
+        epsilon = _validate.epsilon(target_epsilon, "target_epsilon")
+        return float(self._accountant.delta(epsilon=epsilon, **self._options)) if self._is_private else 1.0

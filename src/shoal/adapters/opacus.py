@@ -1,0 +1,511 @@
+"""Opacus: the privacy of the run itself, and that of a shuffle protocol which it simulates.
+
+**The run itself.** `register_central()` makes an accountant of DP-SGD with a trusted server known to Opacus, to be
+named in the place of `"prv"` or `"rdp"`: everything else stays. It must be told how batches are drawn, which Opacus
+does not tell it: Poisson sampling (the default of `make_private`), or what `poisson_sampling=False` leaves to the data
+loader. `sampling_of` reads a data loader and says which of them it is.
+
+**A protocol.** The rest of this module is about shuffled Gaussian reports: train as usual, read the privacy of the
+distributed protocol.
+
+Opacus trains with a trusted server: it sums clipped gradients and adds noise once. In a shuffle
+protocol each user adds its own noise and the server sees the shuffled reports. Both give the model
+the same update if the noise of the sum is the same, so Opacus can *simulate* the protocol, and an
+accountant from this module says how private the simulated protocol is.
+
+**Noise.** With `users` records and sampling rate g, B = g * users reports are expected per round. B
+reports with noise multiplier sigma each have a sum with noise multiplier sqrt(B) * sigma. So
+
+    Opacus' noise_multiplier = sqrt(sample_rate * users) * sigma,
+
+and the accountant converts back: sigma = noise_multiplier / sqrt(sample_rate * users). The two
+functions `noise_multiplier` and `report_sigma` do this.
+
+**What the numbers mean.** They are the guarantee of the protocol in which each user clips its
+gradient, adds its own noise of multiplier sigma and sends the report through the shuffler. They are
+not about the run of Opacus itself, where the server sees the gradients in the clear; if that server
+is trusted and only the model is published, `register_central` answers that question.
+
+**What the simulation leaves out.** With check-in the number of reports K varies from round to
+round, and the noise of their sum with it: its multiplier is sqrt(K) * sigma, while Opacus always
+adds sqrt(B) * sigma (K deviates from B by a few times sqrt(B)). The guarantee is that of the
+protocol, so the varying K is accounted for; the training sees its mean only.
+
+**What must hold.** One record is one user, and `users` is the size of the data set: a step whose
+batch size says otherwise is refused, before the model changes. Sampling must be the protocol's:
+Opacus' Poisson sampling (the default of `make_private`) is the users' own coins of `"check-in"`; a
+data loader that goes through the data in shuffled order (`poisson_sampling=False`) is neither of
+the two protocols. Adaptive clipping is refused, since it publishes a count besides the reports.
+
+**The search of `get_noise_multiplier`** stops at a multiplier of 655,360, with "The privacy budget
+is too low": enough for sigma = 8,460 at B = 6,000, but for sigma = 0.65 only at B = 10^12. Beyond it,
+`noise_multiplier(sigma=shoal.calibrate.sigma(...), ...)` has no such bound. Its `epsilon_tolerance`
+is absolute (0.01): make it smaller for targets that are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, get_args
+
+from shoal._extras import missing
+
+try:
+    from opacus.accountants import IAccountant, create_accountant, register_accountant
+    from opacus.optimizers import AdaClipDPOptimizer
+    from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
+    from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+except ModuleNotFoundError as error:
+    raise missing("shoal.adapters.opacus needs PyTorch and Opacus", "train", error.name) from None
+
+from shoal import _validate
+from shoal.accountant import Accountant
+from shoal.interval import Interval
+from shoal.mechanisms import (
+    Adjacency,
+    BallsAndBins,
+    Crowd,
+    LocalGaussian,
+    Mechanism,
+    ShuffledCheckIn,
+    SubsampledShuffle,
+)
+from shoal.sampling import FixedBatch, PoissonSampling, ShuffledEpochs
+
+
+def _expected_reports(users: int, sample_rate: float) -> float:
+    """B: how many reports a round has on average."""
+    reports = _validate.users("users", users) * _validate.rate(sample_rate, "sample_rate")
+    if reports < 1.0:
+        raise ValueError(f"sample_rate * users must be at least 1 report a round, got {reports:g}")
+    return reports
+
+
+def report_sigma(*, noise_multiplier: float, users: int, sample_rate: float) -> float:
+    """The noise multiplier of one report, if Opacus adds `noise_multiplier` to the sum of a batch.
+
+    >>> report_sigma(noise_multiplier=100.0, users=4_000, sample_rate=0.1)
+    5.0
+    """
+    noise = _validate.real("noise_multiplier", noise_multiplier)
+    if noise <= 0:
+        raise ValueError(f"noise_multiplier must be positive, got {noise}")
+    return _validate.sigma(
+        noise / math.sqrt(_expected_reports(users, sample_rate)), "noise_multiplier / sqrt(sample_rate * users)"
+    )
+
+
+def noise_multiplier(*, sigma: float, users: int, sample_rate: float) -> float:
+    """Opacus' noise multiplier that simulates reports of noise multiplier `sigma`.
+
+    >>> noise_multiplier(sigma=5.0, users=4_000, sample_rate=0.1)
+    100.0
+    """
+    return _validate.sigma(sigma) * math.sqrt(_expected_reports(users, sample_rate))
+
+
+def _check_in(*, rate: float, **common: Any) -> Mechanism:
+    return ShuffledCheckIn(rate=rate, **common)
+
+
+def _subsampled(*, rate: float, users: int, **common: Any) -> Mechanism:
+    sample = round(rate * users)
+    # Rounded silently, another sample would be accounted for than is drawn.
+    if not math.isclose(sample, rate * users, rel_tol=1e-9):
+        raise ValueError(f"sample_rate * users must be a whole number for subsampled, got {rate * users:g}")
+    return SubsampledShuffle(users=users, sample=sample, **common)
+
+
+_PROTOCOLS: dict[str, Callable[..., Mechanism]] = {
+    ShuffledCheckIn.label: _check_in,
+    SubsampledShuffle.label: _subsampled,
+}
+
+History = list[tuple[float, float, int]]
+"""Opacus' record: (noise multiplier, sample rate, number of steps)."""
+
+
+class _Recorded(IAccountant):  # type: ignore[misc]
+    """What both accountants share: Opacus' record of steps, and its account as a `shoal.Accountant`.
+
+    Opacus builds accountants without arguments and overwrites their `history`. Therefore all that
+    describes the training is fixed in the class, and everything is computed from `history` alone.
+    """
+
+    name: ClassVar[str]
+
+    def __init__(self) -> None:
+        if not hasattr(self, "name"):
+            raise TypeError(f"{type(self).__name__} does not know what it is for: {self.made_by}")
+        super().__init__()
+        self.history: History = []
+
+    made_by: ClassVar[str] = ""
+    """Which functions make classes that can be used."""
+
+    @classmethod
+    def mechanism(cls) -> str:
+        """The name under which Opacus knows this accountant."""
+        return cls.name
+
+    @classmethod
+    def parameters(cls) -> dict[str, Any]:
+        """What is fixed, as plain data."""
+        raise NotImplementedError
+
+    @classmethod
+    def _rounds(cls, noise_multiplier: float, sample_rate: float, steps: int) -> tuple[Mechanism, int]:
+        """The mechanism and its rounds that some steps amount to."""
+        raise NotImplementedError
+
+    @classmethod
+    def _least_noise(cls, sample_rate: float) -> float:
+        """Less noise than can be computed with counts as none."""
+        return 2.0 * _validate.SIGMA_RANGE[0]
+
+    def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
+        """Enter one optimisation step."""
+        # Opacus' own form: equal steps in a row are one entry.
+        if self.history and tuple(self.history[-1][:2]) == (noise_multiplier, sample_rate):
+            self.history[-1] = (noise_multiplier, sample_rate, self.history[-1][2] + 1)
+        else:
+            self.history.append((noise_multiplier, sample_rate, 1))
+
+    def __len__(self) -> int:
+        """The number of optimisation steps."""
+        return sum(steps for _, _, steps in self.history)
+
+    def accountant(self) -> Accountant:
+        """The steps so far as a `shoal.Accountant`: its answers are intervals, its ledger is readable."""
+        return self._compose(self.history)
+
+    @classmethod
+    def _has_noise(cls, entry: tuple[float, float, int]) -> bool:
+        """Whether a step had noise to speak of."""
+        # A negative one is no noise either; it is left to the mechanism, which says what is wrong with it.
+        noise, rate, _ = entry
+        return not 0.0 <= _validate.real("noise_multiplier", noise) < cls._least_noise(rate)
+
+    @classmethod
+    def _compose(cls, history: Iterable[tuple[float, float, int]]) -> Accountant:
+        total = Accountant()
+        for noise, rate, steps in history:
+            mechanism, rounds = cls._rounds(noise, rate, _validate.rounds(steps, "steps"))
+            total.compose(mechanism, rounds=rounds)
+        return total
+
+    def get_epsilon(self, delta: float, **options: Any) -> float:
+        """The epsilon of all steps so far, for what this class describes (0 before any step).
+
+        It is infinite if a step had no noise to speak of. `options` go to `shoal.Accountant.epsilon`:
+        `method`, `orders`, `accuracy`.
+        """
+        # The noisy steps are computed all the same: bad options are refused before infinity is told.
+        noisy = [entry for entry in self.history if self._has_noise(entry)]
+        epsilon = float(self._compose(noisy).epsilon(delta=delta, **options))
+        return epsilon if len(noisy) == len(self.history) else math.inf
+
+    def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
+        """The function that Opacus calls at each step; it refuses a step that is not what this is for."""
+        record = super().get_optimizer_hook_fn(sample_rate)
+
+        def hook(optimizer: Any) -> None:
+            # Adaptive clipping publishes a noisy count besides the gradients, which no mechanism here includes.
+            if isinstance(optimizer, AdaClipDPOptimizer):
+                raise ValueError("clipping must not be adaptive: the count it publishes is not part of the protocol")
+            self._check(optimizer, sample_rate)
+            record(optimizer)
+
+        return hook
+
+    def _check(self, optimizer: Any, sample_rate: float) -> None:
+        """Raise if the batches are not those that this class describes."""
+
+    def state_dict(self, destination: Any = None) -> Any:
+        """Opacus' state (history and name), and what is fixed."""
+        state = super().state_dict(destination)
+        state["protocol"] = self.parameters()
+        return state
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Restore a saved state; one that is corrupt or of another protocol changes nothing."""
+        # Into a trial first, and its history through the accountant once: then it is taken over, or nothing is.
+        trial = type(self)()
+        super(_Recorded, trial).load_state_dict(state_dict)
+        if state_dict.get("protocol") != self.parameters():
+            raise ValueError(f"protocol must be {self.parameters()}, got {state_dict.get('protocol')}")
+        try:
+            history = [(noise, rate, steps) for noise, rate, steps in trial.history]
+            self._compose(entry for entry in history if self._has_noise(entry))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"history must list (noise_multiplier, sample_rate, steps): {error}") from None
+        self.history = history
+
+
+class ShuffleAccountant(_Recorded):
+    """Opacus' accountant of a shuffle protocol: `make_accountant` and `register` make subclasses."""
+
+    users: ClassVar[int]
+    protocol: ClassVar[str]
+    crowd: ClassVar[Crowd]
+    adjacency: ClassVar[Adjacency]
+    made_by: ClassVar[str] = "use make_accountant or register"
+
+    @classmethod
+    def parameters(cls) -> dict[str, Any]:
+        """The protocol, as plain data."""
+        return {"users": cls.users, "protocol": cls.protocol, "crowd": cls.crowd, "adjacency": cls.adjacency}
+
+    @classmethod
+    def round(cls, *, noise_multiplier: float, sample_rate: float) -> Mechanism:
+        """The round of the protocol that one Opacus step simulates."""
+        return _PROTOCOLS[cls.protocol](
+            users=cls.users,
+            rate=_validate.rate(sample_rate, "sample_rate"),
+            sigma=report_sigma(noise_multiplier=noise_multiplier, users=cls.users, sample_rate=sample_rate),
+            crowd=cls.crowd,
+            adjacency=cls.adjacency,
+        )
+
+    @classmethod
+    def _rounds(cls, noise_multiplier: float, sample_rate: float, steps: int) -> tuple[Mechanism, int]:
+        return cls.round(noise_multiplier=noise_multiplier, sample_rate=sample_rate), steps
+
+    @classmethod
+    def _least_noise(cls, sample_rate: float) -> float:
+        """0.0002 per report."""
+        return super()._least_noise(sample_rate) * math.sqrt(_expected_reports(cls.users, sample_rate))
+
+    def _check(self, optimizer: Any, sample_rate: float) -> None:
+        _check_size(optimizer, sample_rate, "users", self.users)
+
+
+def _check_size(optimizer: Any, sample_rate: float, name: str, size: int) -> None:
+    """Raise if batches are not those of a data set of this size."""
+    per_worker = optimizer.expected_batch_size
+    if per_worker is None:
+        return
+    batch = round(per_worker * getattr(optimizer, "world_size", 1))
+    # Opacus rounds batches down, so that is what the right size gives.
+    if batch != int(size * sample_rate):
+        raise ValueError(
+            f"{name} must be the size of the data set: {name}={size} at sample_rate={sample_rate:g} "
+            f"are batches of {int(size * sample_rate)}, Opacus has batches of {batch}"
+        )
+
+
+def make_accountant(
+    name: str = "shoal",
+    *,
+    users: int,
+    protocol: str = ShuffledCheckIn.label,
+    crowd: Crowd = ShuffledCheckIn.crowd,
+    adjacency: Adjacency = ShuffledCheckIn.adjacency,
+) -> type[ShuffleAccountant]:
+    """An Opacus accountant class for one protocol; `register` also makes it known to Opacus.
+
+    Args:
+      name: The name that Opacus uses for it.
+      users: The number of users, which is the size of the data set.
+      protocol: `"check-in"`: each user takes part with probability `sample_rate` on its own coin,
+        as in Opacus' Poisson sampling (at rate 1 this is the plain shuffle of all users);
+        `"subsampled"`: `sample_rate * users` users, drawn without replacement at each step, which
+        takes a data loader of your own that draws them so, and `poisson_sampling=False`.
+      crowd: What is assumed about the other users, see `shoal.mechanisms`.
+      adjacency: Which data sets are compared, see `shoal.mechanisms`.
+
+    >>> accountant = make_accountant(users=60_000, crowd="identical")()
+    >>> accountant.history = [(noise_multiplier(sigma=5.0, users=60_000, sample_rate=0.1), 0.1, 5_540)]
+    >>> 0.05673 < accountant.get_epsilon(1e-5) < 0.05676
+    True
+    """
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"name must be a non-empty string, got {name!r}")
+    fixed = {
+        "users": _validate.users("users", users),
+        "protocol": _validate.choice("protocol", protocol, tuple(_PROTOCOLS)),
+        "crowd": _validate.choice("crowd", crowd, get_args(Crowd)),
+        "adjacency": _validate.choice("adjacency", adjacency, get_args(Adjacency)),
+    }
+    return type("ShuffleAccountant", (ShuffleAccountant,), {"__module__": __name__, "name": name, **fixed})
+
+
+def register(
+    name: str = "shoal",
+    *,
+    users: int,
+    protocol: str = ShuffledCheckIn.label,
+    crowd: Crowd = ShuffledCheckIn.crowd,
+    adjacency: Adjacency = ShuffledCheckIn.adjacency,
+    force: bool = False,
+) -> type[ShuffleAccountant]:
+    """Make an accountant known to Opacus, for `PrivacyEngine(accountant=name)` and `get_noise_multiplier`.
+
+    The other arguments are those of `make_accountant`. Registering the same again changes nothing;
+    a name that means something else already is refused, unless `force` is set.
+    """
+    made = make_accountant(name, users=users, protocol=protocol, crowd=crowd, adjacency=adjacency)
+    return _register(name, made, force)
+
+
+def _register(name: str, made: type[Any], force: bool) -> type[Any]:
+    """Make a class known to Opacus, unless the name means something else already."""
+    try:
+        known = type(create_accountant(name))
+    except ValueError:
+        known = None
+    if known is not None and issubclass(known, _Recorded) and known.parameters() == made.parameters():
+        return known
+    if known is not None and not force:
+        raise ValueError(f"name must be new to Opacus or force=True be given, got {name!r}")
+    register_accountant(name, made, force=force)
+    return made
+
+
+# ---------------------------------------------------------------------------------------------
+# The run itself: DP-SGD with a trusted server, by how it draws its batches
+
+
+def _epochs(steps: int, sample_rate: float) -> tuple[int, int]:
+    """Steps in an epoch, and how many epochs were begun."""
+    whole = round(1.0 / _validate.rate(sample_rate, "sample_rate"))
+    # An epoch that was begun counts as one: its first batches may hold anybody.
+    return whole, -(-steps // whole)
+
+
+def _central(
+    sampling: str, sigma: float, rate: float, steps: int, records: int | None, adjacency: Adjacency
+) -> tuple[Mechanism, int]:
+    """The mechanism, and its rounds, of some steps of a run."""
+    if sampling == PoissonSampling.label:
+        return PoissonSampling(rate=rate, sigma=sigma, adjacency=adjacency), steps
+    if sampling == FixedBatch.label:
+        size = _validate.users("records", records)
+        return FixedBatch(records=size, batch=max(1, round(rate * size)), sigma=sigma, adjacency=adjacency), steps
+    whole, begun = _epochs(steps, rate)
+    if sampling == ShuffledEpochs.label:
+        return ShuffledEpochs(steps=whole, sigma=sigma, adjacency=adjacency), begun
+    if sampling == BallsAndBins.label:
+        return BallsAndBins(bins=whole, sigma=sigma, adjacency=adjacency), begun
+    return LocalGaussian(sigma=sigma, adjacency=adjacency), begun
+
+
+SEQUENTIAL = "sequential"
+SAMPLINGS = (PoissonSampling.label, FixedBatch.label, ShuffledEpochs.label, BallsAndBins.label, SEQUENTIAL)
+"""How a run may draw its batches; `sequential` is the same order in every epoch."""
+
+
+class CentralAccountant(_Recorded):
+    """Opacus' accountant of the run itself: `register_central` makes subclasses."""
+
+    sampling: ClassVar[str]
+    records: ClassVar[int | None]
+    adjacency: ClassVar[Adjacency]
+    made_by: ClassVar[str] = "use register_central"
+
+    @classmethod
+    def parameters(cls) -> dict[str, Any]:
+        """What is fixed, as plain data."""
+        return {"sampling": cls.sampling, "records": cls.records, "adjacency": cls.adjacency}
+
+    @classmethod
+    def _rounds(cls, noise_multiplier: float, sample_rate: float, steps: int) -> tuple[Mechanism, int]:
+        sigma = _validate.sigma(noise_multiplier, "noise_multiplier")
+        return _central(cls.sampling, sigma, sample_rate, steps, cls.records, cls.adjacency)
+
+    def _check(self, optimizer: Any, sample_rate: float) -> None:
+        if self.records is not None:
+            _check_size(optimizer, sample_rate, "records", self.records)
+
+
+def register_central(
+    name: str = "shoal-central",
+    *,
+    sampling: str = PoissonSampling.label,
+    records: int | None = None,
+    adjacency: Adjacency = "zero-out",
+    force: bool = False,
+) -> type[CentralAccountant]:
+    """Make an accountant of DP-SGD itself known to Opacus: `PrivacyEngine(accountant=name)`, all else as before.
+
+    Args:
+      name: The name that Opacus uses for it.
+      sampling: How batches are drawn: `"poisson"` (the default of `make_private`), and with `poisson_sampling=False`
+        `"shuffled-epochs"` (a loader with `shuffle=True`), `"sequential"` (one without), `"fixed-batch"` (a sampler of
+        your own that draws anew, without replacement, at each step; needs `records`), `"balls-and-bins"`.
+      records: The size of the data set; if given, a step whose batch size says otherwise is refused.
+      adjacency: Which data sets are compared, see `shoal.sampling`.
+      force: Whether a name that means something else already may be taken.
+
+    >>> accountant = register_central("shoal-central-doctest")()
+    >>> accountant.history = [(1.0, 0.01, 1_000)]
+    >>> 2.124 < accountant.get_epsilon(1e-6) < 2.125
+    True
+    """
+    if not isinstance(name, str) or not name:
+        raise TypeError(f"name must be a non-empty string, got {name!r}")
+    fixed = {
+        "sampling": _validate.choice("sampling", sampling, SAMPLINGS),
+        "records": None if records is None else _validate.users("records", records),
+        "adjacency": _validate.choice("adjacency", adjacency, get_args(Adjacency)),
+    }
+    if sampling == FixedBatch.label and records is None:
+        raise ValueError("records must be given for fixed-batch: how large the data set is")
+    if sampling == BallsAndBins.label and adjacency != "zero-out":
+        raise ValueError(f"adjacency must be zero-out for balls-and-bins, got {adjacency!r}")
+    made = type("CentralAccountant", (CentralAccountant,), {"__module__": __name__, "name": name, **fixed})
+    return _register(name, made, force)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampling:
+    """How a data loader draws its batches: a mechanism, and how many of its rounds are one epoch."""
+
+    name: str
+    """One of `SAMPLINGS`, for `register_central`."""
+    mechanism: Mechanism
+    rounds: int
+
+    def epsilon(self, *, delta: float, epochs: int = 1, **options: Any) -> Interval:
+        """The epsilon of that many epochs."""
+        count = self.rounds * _validate.rounds(epochs, "epochs")
+        found: Interval = self.mechanism.epsilon(delta=delta, rounds=count, **options)
+        return found
+
+
+def sampling_of(loader: DataLoader[Any], *, sigma: float, adjacency: Adjacency = "zero-out") -> Sampling:
+    """Which mechanism a data loader is, if noise of multiplier `sigma` is added to the sum of each of its batches.
+
+    Opacus' own loaders are Poisson sampling; a loader with `shuffle=True` goes through the data in a new order every
+    epoch (shuffled epochs), one without in the same (sequential: every record is in a batch that is known, once an
+    epoch). Whatever else draws the batches is refused: nothing is known about it.
+
+    >>> loader = DataLoader(list(range(100)), batch_size=10, shuffle=True)
+    >>> sampling_of(loader, sigma=1.0).mechanism
+    ShuffledEpochs(sigma=1.0, adjacency='zero-out', steps=10, epochs=1)
+    """
+    batches = getattr(loader, "batch_sampler", None)
+    if isinstance(batches, (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler)):
+        rate, name = float(batches.sample_rate), PoissonSampling.label
+    # By exact type: a subclass may draw as it likes.
+    elif type(batches) is BatchSampler and type(batches.sampler) in (RandomSampler, SequentialSampler):
+        single = batches.sampler
+        rate, name = 1.0 / len(loader), SEQUENTIAL
+        if isinstance(single, RandomSampler):
+            if single.replacement:
+                raise ValueError("sampler must draw without replacement: a record may be in a batch twice otherwise")
+            if single.num_samples != len(single.data_source):
+                raise ValueError(
+                    f"sampler must go through all {len(single.data_source)} records once an epoch, "
+                    f"got num_samples = {single.num_samples}"
+                )
+            name = ShuffledEpochs.label
+    else:
+        raise ValueError(
+            "loader must draw by Opacus' Poisson sampling, by shuffle=True or in sequence, got "
+            f"{type(getattr(batches, 'sampler', batches)).__name__}"
+        )
+    mechanism, rounds = _central(name, _validate.sigma(sigma), rate, len(loader), None, adjacency)
+    return Sampling(name=name, mechanism=mechanism, rounds=rounds)

@@ -1,0 +1,48 @@
+"""Integrals of smooth densities, panel by panel.
+
+Panels do not cross the points at which an integrand has a kink (lattice points, edges of regions), and are so narrow
+that the 6-point rule of Gauss and Legendre is exact to round-off on each: its remainder is
+`f^(12) w^13 (6!)^4 / (13 (12!)^3)` for a panel of width w, which for products of a normal density and exponentials of
+growth g, on panels at most `1 / (|z| + g + 5)` wide, is below 1e-15 of the integral (the 12th derivative of
+`exp(-z^2/2 + g z)` is at most (|z| + g + 2.2)^12 times it).
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy import special
+
+from shoal.bounds.numeric import FloatArray
+
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(6)
+
+
+def nodes(low: float, high: float, kinks: FloatArray, growth: float) -> tuple[FloatArray, FloatArray]:
+    """Nodes z between low and high, and their weights for the integral dz."""
+    return within(edges(low, high, kinks, growth))
+
+
+def edges(low: float, high: float, kinks: FloatArray, growth: float) -> FloatArray:
+    """The ends of all panels between low and high."""
+    panel = 1.0 / (max(abs(low), abs(high)) + growth + 5.0)
+    steps = max(1, math.ceil((high - low) / panel))
+    return np.unique(np.concatenate([np.linspace(low, high, steps + 1), np.clip(kinks, low, high)]))
+
+
+def within(cuts: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Six nodes for each of the panels that end at these points, and their weights."""
+    widths = np.diff(cuts)
+    z = (cuts[:-1, None] + 0.5 * widths[:, None] * (_NODES + 1.0)).ravel()
+    return z, (0.5 * widths[:, None] * _WEIGHTS).ravel()
+
+
+def normal_density(z: FloatArray) -> FloatArray:
+    density: FloatArray = np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi)
+    return density
+
+
+def quantile(mass: float) -> float:
+    """The z below which a standard normal has this mass."""
+    return float(special.ndtri(mass))

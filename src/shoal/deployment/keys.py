@@ -1,0 +1,169 @@
+"""Keys and certificates: the analyst's keys, for sealing and for signing, and TLS for machines that have none."""
+
+from __future__ import annotations
+
+import base64
+import datetime
+import ipaddress
+from collections.abc import Sequence
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from shoal.deployment import files
+
+VALID_DAYS = 90
+
+
+def write_secret(path: Path, content: bytes) -> None:
+    """A new file that only its owner can read."""
+    with files.private(path) as file:
+        file.write(content)
+
+
+def private_pem(key: X25519PrivateKey | Ed25519PrivateKey | ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def read_sealing(path: Path) -> X25519PrivateKey:
+    """The private key of an epoch."""
+    key = _read(path)
+    if not isinstance(key, X25519PrivateKey):
+        raise ValueError(f"{path} must hold an X25519 private key, got {type(key).__name__}")
+    return key
+
+
+def read_signing(path: Path) -> Ed25519PrivateKey:
+    """The private key by which rounds are opened."""
+    key = _read(path)
+    if not isinstance(key, Ed25519PrivateKey):
+        raise ValueError(f"{path} must hold an Ed25519 private key, got {type(key).__name__}")
+    return key
+
+
+def _read(path: Path) -> object:
+    try:
+        return load_pem_private_key(path.read_bytes(), password=None)
+    except FileNotFoundError:
+        raise ValueError(f"{path} is missing: restore it from a backup, nothing can replace it") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise ValueError(f"{path} is damaged: restore it from a backup, nothing can replace it") from None
+
+
+def public_text(key: X25519PublicKey | Ed25519PublicKey) -> str:
+    """A public key as 44 characters for a configuration file."""
+    return base64.b64encode(key.public_bytes(Encoding.Raw, PublicFormat.Raw)).decode()
+
+
+def sealing_key(text: object) -> X25519PublicKey:
+    """The key of an epoch that `public_text` wrote."""
+    try:
+        return X25519PublicKey.from_public_bytes(_raw(text))
+    except ValueError:
+        raise _wrong(text) from None
+
+
+def signing_key(text: object) -> Ed25519PublicKey:
+    """The analyst's key for opening rounds, as `public_text` wrote it."""
+    try:
+        return Ed25519PublicKey.from_public_bytes(_raw(text))
+    except ValueError:
+        raise _wrong(text) from None
+
+
+def _raw(text: object) -> bytes:
+    return base64.b64decode(text, validate=True) if isinstance(text, str) else b""
+
+
+def _wrong(text: object) -> ValueError:
+    return ValueError(f"key must be a public key of the analyst, 32 bytes in base64, got {text!r}")
+
+
+def make_certificates(folder: Path, *, hosts: Sequence[str] = ("127.0.0.1", "localhost")) -> None:
+    """A certificate authority of its own (`ca.pem`) and a server certificate (`server.pem`, `server.key`).
+
+    For loopback and for trying out: the authority's key is thrown away, so nothing else can be signed by it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    # A little in the past: clocks differ.
+    start = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(minutes=5)
+    end = start + datetime.timedelta(days=VALID_DAYS)
+    authority, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    issuer = _named("shoal test authority")
+
+    def certificate(name: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+        return (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(issuer)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(start)
+            .not_valid_after(end)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
+        )
+
+    root = (
+        certificate(issuer, authority.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs=True), critical=True)
+        .sign(authority, hashes.SHA256())
+    )
+    leaf = (
+        certificate(_named(hosts[0]), server.public_key())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_host(h) for h in hosts]), critical=False)
+        .sign(authority, hashes.SHA256())
+    )
+    (folder / "ca.pem").write_bytes(root.public_bytes(Encoding.PEM))
+    (folder / "server.pem").write_bytes(leaf.public_bytes(Encoding.PEM))
+    write_secret(folder / "server.key", private_pem(server))
+
+
+def make_node_key(path: Path) -> None:
+    """A SuperNode's key pair for Flower's authentication: `path` and `path.pub` (NIST P-384, OpenSSH format)."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    write_secret(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    path.with_name(path.name + ".pub").write_bytes(public + b"\n")
+
+
+def _named(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _host(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
+
+
+def _usage(*, signs: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs,
+        crl_sign=signs,
+        encipher_only=False,
+        decipher_only=False,
+    )

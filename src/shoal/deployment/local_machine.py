@@ -1,0 +1,357 @@
+"""The whole protocol on one machine, as real processes: for trying out and for tests.
+
+Both ways start an analyst and a SuperLink with TLS on loopback. `deployment` adds SuperNodes, each with its
+own settings, secret and key, and the proxy through which they come, if nginx is installed; `simulation` leaves
+the nodes to Flower's simulation engine. Telemetry and update checks of Flower are off. Everything is kept in one
+folder, where a second call goes on with the same analyst. All parties on one machine: for a real deployment each
+has its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sysconfig
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from shoal import __version__
+from shoal.deployment import keys, link, tokens
+from shoal.deployment.analyst import DATABASE, PASSWORD, Analyst, Settings
+from shoal.deployment.client import NODE_CONFIG, NODE_FILE
+from shoal.deployment.node import Node, join
+
+APP = "shoal.deployment.digits"
+START_SECONDS = 180.0
+STATUS_SECONDS = 5.0
+"""How often a run that makes no progress is asked about: each time starts a command of Flower's."""
+
+
+class RunError(ChildProcessError):
+    """A process did not come up, or a run did not end well; the message names its log."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass
+class Machine:
+    """A folder with keys, settings and logs, and the processes that run on it."""
+
+    folder: Path
+    rounds: int
+    timeout: float = 60.0
+    enough: float = 0.9
+    grace: float = 60.0
+    app: Path | None = None
+    """The app to run; one on the embedded digits if there is none."""
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    registered: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        # Processes run in folders of their own: relative paths would lead elsewhere for each.
+        self.folder = self.folder.resolve()
+        self.app = None if self.app is None else self.app.resolve()
+        self.ports = {"analyst": free_port(), "superlink": free_port()}
+        if nginx():
+            self.ports["proxy"] = free_port()
+        self.tls = self.folder / "tls"
+        for name in ("logs", "flwr", "app"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+
+    @property
+    def analyst_home(self) -> Path:
+        return self.folder / "analyst"
+
+    def set_up(self, settings: Settings, *, nodes: int) -> None:
+        """Keys, certificates, the analyst, its roster, and the settings of the shuffler; what exists is kept."""
+        if not (self.tls / "server.key").exists():
+            keys.make_certificates(self.tls)
+        if (self.analyst_home / DATABASE).exists():
+            with contextlib.closing(Analyst(self.analyst_home, reading=True)) as analyst:
+                if analyst.settings != settings:
+                    raise ValueError(f"{self.folder} must be a new folder: its analyst has other settings")
+                if len(analyst.enrolled(1)) < nodes:
+                    raise ValueError(f"nodes must be at most {len(analyst.enrolled(1))}, who are enrolled, got {nodes}")
+        else:
+            registrar = self.folder / "registrar"
+            # All parties on one machine: what each would hand to the next is moved, and forgotten where it came from.
+            with contextlib.closing(Analyst.create(self.analyst_home, settings)) as analyst:
+                made, _ = tokens.enrol(registrar, task=settings.task, nodes=nodes, first=1, last=settings.rounds)
+                analyst.admit(made)
+                made.unlink()
+            (registrar / tokens.REGISTRAR).unlink()  # nobody is to be enrolled later
+        self._write(
+            "shuffler.toml",
+            {
+                "url": f"https://127.0.0.1:{self.ports['analyst']}",
+                "authority": str(self.tls / "ca.pem"),
+                "password": str(self.analyst_home / PASSWORD),
+                "journal": str(self.folder / "journal"),
+                "minimum": settings.task.minimum,
+                "timeout": self.timeout,
+                "enough": self.enough,
+                "grace": self.grace,
+            },
+        )
+        superlink = {"address": f"127.0.0.1:{self.ports['superlink']}", "root-certificates": str(self.tls / "ca.pem")}
+        self._write("flwr/config.toml", superlink, head="[superlink.shoal]\n")
+        if self.app is None:
+            head = (
+                f'[project]\nname = "shoal-digits"\nversion = "{__version__}"\nlicense = "Apache-2.0"\n\n'
+                '[tool.flwr.app]\npublisher = "shoal"\n\n'
+                f'[tool.flwr.app.components]\nserverapp = "{APP}:server_app"\nclientapp = "{APP}:client_app"\n\n'
+                "[tool.flwr.app.config]\n"
+            )
+            self._write("app/pyproject.toml", self._run_config(), head)
+
+    def _run_config(self) -> dict[str, Any]:
+        return {"rounds": self.rounds, "shuffler": str(self.folder / "shuffler.toml")}
+
+    def _write(self, name: str, values: Mapping[str, Any], head: str = "") -> Path:
+        path = self.folder / name
+        path.write_text(head + "".join(f"{k} = {json.dumps(v)}\n" for k, v in values.items()))
+        return path
+
+    def join_one(self, number: int) -> Path:
+        """The settings of one node, as its owner would have them, and its state."""
+        path = self._node_file(f"node-{number}")
+        node = Node.read(path)
+        if not node.memory(None).exists():
+            join(node, source=self._secret(number))
+        return path
+
+    def join_simulated(self, nodes: int) -> Path:
+        """One file for all simulated nodes, and a state for each."""
+        path = self._node_file("nodes")
+        node = Node.read(path)
+        for number in range(nodes):
+            if not node.memory(number).exists():
+                join(node, member=number, source=self._secret(number))
+        return path
+
+    def _node_file(self, name: str) -> Path:
+        path = self.folder / f"{name}.toml"
+        if not path.exists():
+            with contextlib.closing(Analyst(self.analyst_home, reading=True)) as analyst:
+                path.write_text(analyst.node(state=self.folder / "state" / name).to_toml())
+        return path
+
+    def _secret(self, number: int) -> Path:
+        return self.folder / "registrar" / "secrets" / f"{number + 1:06d}.secret"
+
+    def environment(self, **more: str) -> dict[str, str]:
+        # The commands of this environment, also where it is not activated; no reports about use to anybody.
+        scripts = sysconfig.get_path("scripts")
+        return {
+            **os.environ,
+            "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}",
+            "FLWR_HOME": str(self.folder / "flwr"),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "RAY_USAGE_STATS_ENABLED": "0",
+            "OMP_NUM_THREADS": "1",
+            **more,
+        }
+
+    def start(self, name: str, command: Sequence[str], **environment: str) -> subprocess.Popen[bytes]:
+        """Start a process in a group of its own; its output goes to a log."""
+        with open(self.log(name), "ab") as log:
+            self.processes[name] = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self.environment(**environment),
+                cwd=self.folder,
+                start_new_session=True,  # Ctrl-C is for the command, which ends them in order
+            )
+        return self.processes[name]
+
+    def log(self, name: str) -> Path:
+        return self.folder / "logs" / f"{name}.log"
+
+    def wait_until(self, name: str, ready: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        while not ready():
+            # One that has ended will never be ready: say so at once, not after a minute.
+            if self.processes[name].poll() is not None:
+                raise RunError(f"{name} ended with code {self.processes[name].returncode}, see {self.log(name)}")
+            if time.monotonic() > deadline:
+                raise RunError(f"{name} was not ready within {START_SECONDS:g} seconds, see {self.log(name)}")
+            time.sleep(0.1)
+
+    def _answers(self, port: int, path: str) -> bool:
+        context = httpx.create_ssl_context(verify=str(self.tls / "ca.pem"))
+        with contextlib.suppress(httpx.HTTPError):
+            url = f"https://127.0.0.1:{port}{path}"
+            return httpx.get(url, verify=context, timeout=5.0, trust_env=False).is_success
+        return False
+
+    def start_analyst(self) -> None:
+        command = ["shoal", "analyst", "serve", str(self.analyst_home), "--port", str(self.ports["analyst"])]
+        command += ["--certificate", str(self.tls / "server.pem"), "--key", str(self.tls / "server.key")]
+        self.start("analyst", command)
+        self.wait_until("analyst", lambda: self._answers(self.ports["analyst"], "/v1/health"))
+
+    def start_superlink(self, *options: str, **environment: str) -> None:
+        command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.ports["superlink"])]
+        command += ["--ssl-ca-certfile", str(self.tls / "ca.pem")]
+        command += ["--ssl-certfile", str(self.tls / "server.pem"), "--ssl-keyfile", str(self.tls / "server.key")]
+        self.start("superlink", [*command, "--disable-runtime-dependency-installation", *options], **environment)
+        self.wait_until("superlink", lambda: self._answers(self.ports["superlink"], "/health"))
+
+    def start_proxy(self) -> None:
+        """nginx between the nodes and the SuperLink, if it is installed."""
+        program = nginx()
+        if program is None:
+            return
+        home = self.folder / "proxy"
+        path = link.write(
+            home,
+            host="127.0.0.1",
+            port=self.ports["proxy"],
+            superlink=self.ports["superlink"],
+            certificate=self.tls / "server.pem",
+            key=self.tls / "server.key",
+            authority=self.tls / "ca.pem",
+        )
+        self.start("proxy", [program, "-e", "stderr", "-p", str(home), "-c", str(path), "-g", "daemon off;"])
+        self.wait_until("proxy", lambda: _listens(self.ports["proxy"]))
+
+    def start_supernode(self, number: int, *, nodes: int) -> None:
+        """A SuperNode with its own settings and its own key, which the SuperLink knows."""
+        name = f"node-{number}"
+        key = self.folder / f"{name}.key"
+        if not key.exists():
+            keys.make_node_key(key)
+        if name not in self.registered:  # with this SuperLink, which remembers nothing of an earlier one
+            self.flwr("supernode", "register", str(key) + ".pub", "shoal")
+            self.registered.add(name)
+        config = f'{NODE_CONFIG}="{self.join_one(number)}" partition-id={number} num-partitions={nodes}'
+        command = ["flower-supernode", "--superlink", f"127.0.0.1:{self.ports.get('proxy', self.ports['superlink'])}"]
+        command += ["--root-certificates", str(self.tls / "ca.pem"), "--auth-supernode-private-key", str(key)]
+        self.start(name, [*command, "--port", str(free_port()), "--node-config", config])
+
+    def flwr(self, *words: str) -> dict[str, Any]:
+        """A command of Flower's, and its answer."""
+        done = subprocess.run(
+            ["flwr", *words, "--format", "json"],
+            env=self.environment(),
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        with open(self.log("flwr"), "a") as log:
+            log.write(f"flwr {' '.join(words)}\n{done.stdout}{done.stderr}\n")
+        answer: dict[str, Any] = json.loads(done.stdout) if done.stdout.strip() else {}
+        if done.returncode or not answer.get("success", True):
+            raise RunError(f"flwr {words[0]} failed, see {self.log('flwr')}: {done.stdout or done.stderr}")
+        return answer
+
+    def submit(self, *options: str) -> str:
+        """Start a run of the app; its number."""
+        config = " ".join(f"{k}={json.dumps(v)}" for k, v in self._run_config().items())
+        app = self.app or self.folder / "app"
+        return str(self.flwr("run", str(app), "shoal", "--run-config", config, *options)["run-id"])
+
+    def run_status(self, run: str) -> str:
+        """The status of a run, such as `finished:completed`."""
+        (found,) = self.flwr("list", "shoal", "--run-id", run)["runs"]
+        return str(found["status"])
+
+    def stop(self, *names: str, kill: bool = False) -> None:
+        """End processes and all that they started."""
+        # All are asked before any is waited for; then whatever is left of their groups is killed.
+        ending = [self.processes.pop(name) for name in names]
+        for process in ending:
+            _signal(process, signal.SIGKILL if kill else signal.SIGTERM)
+        for process in ending:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(15)
+            _signal(process, signal.SIGKILL)
+            process.wait()
+
+    def stop_all(self) -> None:
+        """End everything, nodes first: they take their leave of the SuperLink."""
+        self.stop(*(name for name in self.processes if name.startswith("node-")))
+        self.stop(*self.processes)
+
+
+def nginx() -> str | None:
+    """The program, wherever Debian has put it."""
+    return shutil.which("nginx", path=f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin{os.pathsep}/sbin")
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """To the whole group of a process, if any of it is left."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+
+
+@contextlib.contextmanager
+def deployment(machine: Machine, settings: Settings, *, nodes: int) -> Iterator[Machine]:
+    """Analyst, SuperLink, proxy and SuperNodes as real processes with TLS on loopback."""
+    machine.set_up(settings, nodes=nodes)
+    try:
+        machine.start_analyst()
+        # At Flower's usual level the SuperLink's log names the nodes as their replies come in.
+        machine.start_superlink("--enable-supernode-auth", FLWR_LOG_LEVEL="WARNING")
+        machine.start_proxy()
+        # Registration is a command of Flower's, which takes seconds to start: several at a time.
+        with ThreadPoolExecutor(os.cpu_count()) as several:
+            list(several.map(lambda number: machine.start_supernode(number, nodes=nodes), range(nodes)))
+        yield machine
+    finally:
+        machine.stop_all()
+
+
+@contextlib.contextmanager
+def simulation(machine: Machine, settings: Settings, *, nodes: int) -> Iterator[Machine]:
+    """Analyst and SuperLink as real processes, nodes in Flower's simulation engine, with its fast noise."""
+    machine.set_up(settings, nodes=nodes)
+    try:
+        machine.start_analyst()
+        machine.start_superlink("--simulation", **{NODE_FILE: str(machine.join_simulated(nodes))})
+        yield machine
+    finally:
+        machine.stop_all()
+
+
+def follow(machine: Machine, run: str, progress: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
+    """Wait for a run to end; `progress` is called with each round as it closes. All rounds are returned."""
+    shown, asked = 0, time.monotonic()
+    with contextlib.closing(Analyst(machine.analyst_home, reading=True)) as analyst:
+        while True:
+            rows = analyst.rounds()
+            for row in rows[shown:]:
+                progress(row)
+            # The ledger is looked at often; Flower, whose answer takes a second, when nothing has come for a while.
+            fresh, shown = len(rows) > shown, len(rows)
+            if shown >= machine.rounds or (not fresh and time.monotonic() > asked + STATUS_SECONDS):
+                over, asked = machine.run_status(run), time.monotonic()
+                if over.startswith("finished"):
+                    if over != "finished:completed":
+                        raise RunError(f"the run ended as {over}, see {machine.folder / 'logs'}")
+                    return analyst.rounds()
+            time.sleep(0.5)

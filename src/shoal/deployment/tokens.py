@@ -1,0 +1,216 @@
+"""Tokens: how the analyst counts users whom it cannot name.
+
+At enrolment a third party, the **registrar** (`shoal flower enrol`), gives every node a secret of 32 bytes. The
+token of a node in a round is derived from it:
+
+    token = HMAC-SHA256(secret, "shoal token 2" | digest of the task | round), 16 bytes
+    mark  = SHA-256("shoal mark 2" | digest of the task | round | token),      16 bytes
+
+The analyst is given the **roster**: for each round the marks of all nodes, sorted. Whoever holds the roster can
+check a token and cannot make one; the sorted marks of a round say neither whose they are nor which of them
+belong to the same node in another round. A token is good for one round of one task, and counts once.
+
+A roster file is a line of JSON and then, for each round, `nodes` marks of 16 bytes. It is written round by
+round, so that memory does not grow with the number of rounds: 1,000 nodes for 1,000 rounds are 16 MB on disk.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import bisect
+import hashlib
+import hmac
+import itertools
+import json
+import secrets
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shoal import _validate
+from shoal.deployment import files, keys
+from shoal.deployment.report import CROWD_MAX, ROUND_MAX, TOKEN_BYTES, Task
+
+SECRET_BYTES = 32
+MARK_BYTES = 16
+"""Of a hash: enough that no two of a billion nodes share one by chance."""
+
+REGISTRAR, SECRETS = "registrar.json", "secrets"
+FORMAT = "shoal roster 2"
+
+
+def token(secret: bytes, *, task: Task, number: int) -> bytes:
+    """The token of one node in one round."""
+    return hmac.digest(secret, b"shoal token 2" + task.digest + number.to_bytes(8, "big"), "sha256")[:TOKEN_BYTES]
+
+
+def mark(value: bytes, *, digest: bytes, number: int) -> bytes:
+    """What the roster holds of a token; `digest` is the task's."""
+    return hashlib.sha256(b"shoal mark 2" + digest + number.to_bytes(8, "big") + value).digest()[:MARK_BYTES]
+
+
+def marks(members: Sequence[bytes], *, task: Task, number: int) -> list[bytes]:
+    """The marks of a round: sorted, so that their order tells nothing."""
+    # As `token` and `mark` say; the digest, which all share, is made once for millions of them.
+    digest = task.digest
+    head = b"shoal token 2" + digest + number.to_bytes(8, "big")
+    made = (hmac.digest(secret, head, "sha256")[:TOKEN_BYTES] for secret in members)
+    return sorted(mark(t, digest=digest, number=number) for t in made)
+
+
+def secret_text(secret: bytes) -> str:
+    return base64.b64encode(secret).decode()
+
+
+def read_secret(path: Path) -> bytes:
+    """A node's secret, as `enrol` wrote it."""
+    try:
+        raw = base64.b64decode(path.read_text().strip(), validate=True)
+    except FileNotFoundError:
+        raise ValueError(
+            f"{path} must hold the node's secret from 'shoal flower enrol', there is no such file"
+        ) from None
+    except (binascii.Error, UnicodeDecodeError):
+        raw = b""
+    if len(raw) != SECRET_BYTES:
+        raise ValueError(f"{path} must hold {SECRET_BYTES} bytes in base64, as 'shoal flower enrol' wrote them")
+    return raw
+
+
+def enrol(folder: Path, *, task: Task, nodes: int, first: int, last: int) -> tuple[Path, list[Path]]:
+    """The registrar's work: a roster for rounds `first` to `last`, and a file with the secret of each new node.
+
+    The secrets come from one key in `registrar.json`, so that a roster for later rounds or with more nodes can
+    follow; a registrar that has handed out everything should forget it, and the secrets with it.
+    """
+    count = _validate.integer("nodes", nodes, minimum=task.minimum, maximum=CROWD_MAX)
+    start = _validate.integer("first", first, minimum=1, maximum=ROUND_MAX)
+    end = _validate.integer("last", last, minimum=start, maximum=ROUND_MAX)
+    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    roster = folder / f"{task.name}-{start}-{end}.roster"
+    if roster.exists():
+        raise ValueError(f"{roster} must not exist yet: name other rounds or another folder")
+    # Secrets come from one key by their number, so that an enrolment that broke off, or grows, gives the same again.
+    master, known = _registrar(folder)
+    members = [_member(master, number) for number in range(1, count + 1)]
+    (folder / SECRETS).mkdir(exist_ok=True, mode=0o700)
+    new = []
+    for number in range(known + 1, count + 1):
+        new.append(folder / SECRETS / f"{number:06d}.secret")
+        new[-1].unlink(missing_ok=True)  # left by an enrolment that broke off: the same again
+        keys.write_secret(new[-1], secret_text(members[number - 1]).encode() + b"\n")
+    head = {"format": FORMAT, "task": task.digest.hex(), "first": start, "last": end, "nodes": count}
+
+    def pieces() -> Iterator[bytes]:
+        yield json.dumps(head).encode() + b"\n"
+        for number in range(start, end + 1):
+            yield b"".join(marks(members, task=task, number=number))
+
+    # The roster first: nodes that are remembered as enrolled must be in one.
+    files.replace(roster, pieces())
+    _remember(folder, master, max(known, count))
+    return roster, new
+
+
+def _remember(folder: Path, master: bytes, nodes: int) -> None:
+    state = {"key": secret_text(master), "nodes": nodes}
+    files.replace(folder / REGISTRAR, [json.dumps(state).encode() + b"\n"])
+
+
+def _registrar(folder: Path) -> tuple[bytes, int]:
+    """The registrar's key and how many nodes have been given secrets.
+
+    A new key, if there is none yet, is written down before anything is made from it: an enrolment that breaks off
+    goes on with the same secrets.
+    """
+    path = folder / REGISTRAR
+    if not path.exists():
+        if (folder / SECRETS).exists():
+            raise ValueError(f"{path} is gone, and with it the key of all who are enrolled: enrol in a new folder")
+        master = secrets.token_bytes(SECRET_BYTES)
+        _remember(folder, master, 0)
+        return master, 0
+    try:
+        state = json.loads(path.read_text())
+        return base64.b64decode(state["key"], validate=True), int(state["nodes"])
+    except (ValueError, KeyError, TypeError):
+        raise ValueError(
+            f"{path} is damaged: restore it from a backup, or enrol all nodes anew in a new folder"
+        ) from None
+
+
+def _member(master: bytes, number: int) -> bytes:
+    return hmac.digest(master, b"shoal node" + number.to_bytes(8, "big"), "sha256")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roster:
+    """A roster file: which marks are good in a round."""
+
+    path: Path
+    task: str
+    first: int
+    last: int
+    nodes: int
+    offset: int
+
+    @classmethod
+    def read(cls, path: Path) -> Roster:
+        """The head of a roster file; `ValueError` if it is not one, or not whole."""
+        try:
+            with open(path, "rb") as file:
+                line = file.readline(4096)
+                head: dict[str, Any] = json.loads(line)
+            if head.pop("format") != FORMAT or not isinstance(head["task"], str):
+                raise ValueError
+            if [type(head[n]) for n in ("first", "last", "nodes")] != [int] * 3:
+                raise ValueError
+            roster = cls(path=path, offset=len(line), **head)
+            _validate.integer("first", roster.first, minimum=1, maximum=ROUND_MAX)
+            _validate.integer("last", roster.last, minimum=roster.first, maximum=ROUND_MAX)
+            _validate.integer("nodes", roster.nodes, minimum=1, maximum=CROWD_MAX)
+            size = roster.offset + (roster.last - roster.first + 1) * roster.nodes * MARK_BYTES
+        except FileNotFoundError:
+            raise ValueError(f"{path} must be a roster from 'shoal flower enrol', there is no such file") from None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise ValueError(f"{path} must be a roster from 'shoal flower enrol', this is something else") from None
+        # Its size says whether all of it came through; what the marks are `check` looks at.
+        if path.stat().st_size != size:
+            raise ValueError(
+                f"{path} is damaged: it has {path.stat().st_size} bytes, not {size}; ask the registrar again"
+            )
+        return roster
+
+    def check(self) -> None:
+        """Whether the marks of every round are those of different nodes, and sorted; `ValueError` if not."""
+        for number in range(self.first, self.last + 1):
+            found = self.marks(number)
+            if any(a >= b for a, b in itertools.pairwise(found[i] for i in range(len(found)))):
+                raise ValueError(f"{self.path} is damaged in round {number}: ask the registrar again")
+
+    def marks(self, number: int) -> Marks:
+        """The marks of all nodes in a round."""
+        width = self.nodes * MARK_BYTES
+        with open(self.path, "rb") as file:
+            file.seek(self.offset + (number - self.first) * width)
+            return Marks(file.read(width))
+
+
+class Marks:
+    """The sorted marks of one round: 16 bytes for each node, and no more."""
+
+    def __init__(self, block: bytes) -> None:
+        self._block = block
+
+    def __len__(self) -> int:
+        return len(self._block) // MARK_BYTES
+
+    def __getitem__(self, place: int) -> bytes:
+        return self._block[place * MARK_BYTES : (place + 1) * MARK_BYTES]
+
+    def find(self, mark: bytes) -> int | None:
+        """The place of a mark, None if it is nobody's."""
+        place = bisect.bisect_left(self, mark, 0, len(self))
+        return place if place < len(self) and self[place] == mark else None

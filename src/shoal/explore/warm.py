@@ -1,5 +1,0 @@
-"""Loaded by the process from which the computing ones are forked: all of them inherit what is set up once."""
-
-from shoal.explore import tasks
-
-tasks.warm_up()

@@ -1,0 +1,95 @@
+"""What a run folder shows: epsilon of its rounds by every accountant, and two pictures.
+
+All of it follows from the configuration and the metrics, so it can be made again at any time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from shoal.plots import Line, draw
+from shoal.training.data import write_atomically
+from shoal.training.ledger import accountants
+from shoal.training.run import Config, Row, read_config, read_metrics
+
+PRIVACY = "privacy.jsonl"
+BY_ROUNDS, BY_EPSILON = "accuracy_vs_rounds.png", "accuracy_vs_epsilon.png"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """Epsilon after each evaluated round: for every accountant (by its label) one value per row."""
+
+    config: Config
+    rows: list[Row]
+    epsilons: dict[str, list[float]]
+    keys: list[str]
+
+
+def report(folder: Path) -> Report:
+    """Epsilon of a run by every accountant, from its configuration and metrics."""
+    config, rows = read_config(folder), read_metrics(folder)
+    if not rows:
+        raise ValueError(f"{folder} has no evaluated round yet")
+    spent = [row.spent for row in rows]
+    known = accountants(config.mechanism)
+    return Report(
+        config=config,
+        rows=rows,
+        epsilons={a.label: a.epsilons(spent, config.delta) for a in known},
+        keys=[a.key for a in known],
+    )
+
+
+def write_privacy(found: Report, folder: Path) -> Path:
+    """A line for each evaluated round: epsilon at the run's delta by accountant; null where there is none."""
+    path = folder / PRIVACY
+    lines = []
+    for i, row in enumerate(found.rows):
+        values = zip(found.keys, (e[i] for e in found.epsilons.values()), strict=True)
+        epsilon = {k: v if math.isfinite(v) else None for k, v in values}
+        lines.append(
+            json.dumps({"round": row.round, "spent": row.spent, "delta": found.config.delta, "epsilon": epsilon})
+        )
+    write_atomically(path, ("\n".join(lines) + "\n").encode())
+    return path
+
+
+def draw_all(found: Report, folder: Path) -> list[Path]:
+    """Accuracy against rounds, and against epsilon by each accountant."""
+    config, rows = found.config, found.rows
+    accuracy = [100.0 * row.accuracy for row in rows]
+    title = _title(config)
+    rounds = [Line(label="test accuracy", x=[row.round for row in rows], upper=accuracy)]
+    lines = []
+    for label, epsilons in found.epsilons.items():
+        shown = [(e, a) for e, a in zip(epsilons, accuracy, strict=True) if math.isfinite(e) and e > 0.0]
+        if shown:
+            x, y = zip(*shown, strict=True)
+            lines.append(Line(label=label, x=x, upper=y))
+    users = getattr(config.mechanism, "users", 0)
+    delta = f"δ = 1/{users:,}" if users and math.isclose(1 / users, config.delta) else f"δ = {config.delta:g}"
+    adjacency = f"{config.mechanism.adjacency} adjacency"
+    ylabel = "accuracy on test images, %"
+    return [
+        draw(rounds, folder / BY_ROUNDS, title=title, xlabel="rounds", ylabel=ylabel, logarithmic=""),
+        draw(
+            lines,
+            folder / BY_EPSILON,
+            title=f"{title}\n{adjacency}, {delta}",
+            xlabel="ε (upper bound), by accountant (crowd)",
+            ylabel=ylabel,
+            logarithmic="x",
+        ),
+    ]
+
+
+def _title(config: Config) -> str:
+    m = config.mechanism
+    fields = {"users": "n", "sample": "m", "rate": "γ", "sigma": "σ"}
+    told = ", ".join(f"{sign} = {getattr(m, name):,.6g}" for name, sign in fields.items() if hasattr(m, name))
+    seeded = "" if config.private else ", seeded (not private)"
+    return f"{config.data}, {m.label}: {told}, C = {config.clip:g}{seeded}"

@@ -1,0 +1,444 @@
+"""Training under a protocol: configuration, rounds, checkpoints, metrics, and a run folder that says it all.
+
+A run folder holds `config.json` (what was asked), `metrics.jsonl` (a line for each evaluated round),
+`checkpoint.pt` (from which a run resumes), and at the end `model.pt` (the trained weights).
+
+**Resuming.** Checkpoints replace each other atomically, and metrics past the last one are dropped when a
+run resumes, so every round counts once. With a seed the rounds after a checkpoint come out the same
+again, bit for bit on the same machine. Without one they have fresh noise, and reports of the lost
+rounds may have been seen: after a run that did not end in order, `spent` (the rounds that are paid for)
+therefore grows by as many rounds as can have been lost.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import io
+import json
+import math
+import pickle
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args, overload
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from shoal import _validate, calibrate, run_folder
+from shoal.mechanisms import Mechanism
+from shoal.run_folder import CONFIG, METRICS
+from shoal.training import networks, protocol
+from shoal.training.clipping import trainable
+from shoal.training.data import DataError, Dataset, Records, write_atomically
+from shoal.training.ledger import guarantee
+from shoal.training.randomness import Source
+
+Optimiser = Literal["sgd", "adam"]
+Schedule = Literal["constant", "linear", "cosine"]
+
+CHECKPOINT, MODEL = "checkpoint.pt", "model.pt"
+FORMAT = 1
+"""Version of the run folder."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """All that determines a run, apart from the data itself.
+
+    `clip` is C; the noise of a report has standard deviation C sigma. The server's estimate of the mean
+    gradient is the sum of reports divided by their expected number. `average` is the decay of the moving
+    average of weights that is evaluated and kept (0: the last weights). `epsilon` is a budget: no
+    round is begun after which epsilon at `delta` for the mechanism's crowd would exceed it.
+    """
+
+    mechanism: Mechanism
+    rounds: int
+    delta: float
+    data: str = "digits"
+    users: int | None = None
+    clip: float = 0.01
+    epsilon: float | None = None
+    network: str = "small"
+    optimiser: Optimiser = "sgd"
+    learning_rate: float = 3.0
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    schedule: Schedule = "linear"
+    average: float = 0.0
+    seed: int | None = None
+    path: protocol.Path = "fast"
+    evaluate_every: int = 20
+    checkpoint_every: int = 20
+
+    def __post_init__(self) -> None:
+        if type(self.mechanism) not in protocol.PROTOCOLS.values():
+            raise TypeError(f"mechanism must be one of {', '.join(protocol.PROTOCOLS)}, got {self.mechanism!r}")
+        _validate.rounds(self.rounds)
+        _validate.delta(self.delta)
+        if self.epsilon is not None and _validate.epsilon(self.epsilon) <= 0.0:
+            raise ValueError(f"epsilon must be positive, got {self.epsilon}")
+        if self.users is not None:
+            _validate.users("users", self.users)
+        for name in ("clip", "learning_rate"):
+            if _validate.real(name, getattr(self, name)) <= 0.0:
+                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+        for name in ("momentum", "average"):
+            if not 0.0 <= _validate.real(name, getattr(self, name)) < 1.0:
+                raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
+        if _validate.real("weight_decay", self.weight_decay) < 0.0:
+            raise ValueError(f"weight_decay must be at least 0, got {self.weight_decay}")
+        networks.check(self.network)
+        _validate.choice("optimiser", self.optimiser, get_args(Optimiser))
+        _validate.choice("schedule", self.schedule, get_args(Schedule))
+        _validate.choice("path", self.path, get_args(protocol.Path))
+        Source(seed=self.seed)
+        for name in ("evaluate_every", "checkpoint_every"):
+            _validate.rounds(getattr(self, name), name)
+
+    @property
+    def private(self) -> bool:
+        """Whether the noise was unpredictable; a seeded run is for study only."""
+        return self.seed is None
+
+    def to_dict(self) -> dict[str, Any]:
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        return {"format": FORMAT, "private": self.private, **fields, "mechanism": self.mechanism.to_dict()}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Config:
+        if data.get("format") != FORMAT:
+            raise ValueError(f"format of the run must be {FORMAT}, got {data.get('format')!r}")
+        fields = {k: v for k, v in data.items() if k not in ("format", "private")}
+        told = dict(fields["mechanism"])
+        known = {c.__name__: c for c in protocol.PROTOCOLS.values()}
+        name = told.pop("mechanism")
+        if name not in known:
+            raise ValueError(f"mechanism must be one of {', '.join(known)}, got {name!r}")
+        fields["mechanism"] = known[name](**told)
+        return cls(**fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One line of the metrics. `loss` and `clipped` (share of users) are the simulator's own view, not released."""
+
+    round: int
+    spent: int
+    reports: int
+    accuracy: float
+    accuracy_last: float
+    loss: float | None
+    clipped: float | None
+
+
+Watch = Callable[[int, Row | None], bool]
+"""Called after each round with its number and, if it was evaluated, its metrics; False stops the run."""
+
+
+def rate_share(schedule: Schedule, done: int, rounds: int) -> float:
+    """The learning rate after `done` of all `rounds` rounds, as a share of the first: down to 0, or constant."""
+    left = 1.0 - done / rounds
+    if schedule == "linear":
+        return left
+    return 1.0 if schedule == "constant" else 0.5 - 0.5 * math.cos(math.pi * left)
+
+
+class Run:
+    """A training under way: model, optimiser, averaged weights, and how many rounds are done and paid for.
+
+    `model` is for a configuration whose network is `own`. A graphics card is used if there is one.
+    """
+
+    def __init__(self, config: Config, data: Dataset | Records, model: nn.Module | None = None) -> None:
+        if config.users is not None and config.users != data.users:
+            data = data.first(config.users)
+        m = config.mechanism
+        told = getattr(m, "users", data.users)
+        if told != data.users:
+            raise ValueError(f"users of the mechanism must be those of the data ({data.users}), got {told}")
+        self.config, self.mechanism = config, m
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.model = _model(config, data, model).to(self.device)
+        train, test, owners = _tensors(config, data)
+        self.clients = protocol.Clients(
+            inputs=train.to(self.device),
+            labels=torch.from_numpy(data.train_labels.astype(np.int64)).to(self.device),
+            owners=None if owners is None else owners.to(self.device),
+            clip=config.clip,
+            sigma=m.sigma,
+        )
+        self.test = test.to(self.device), torch.from_numpy(data.test_labels.astype(np.int64)).to(self.device)
+        _check_outputs(self.model, self.test[0][:1], data.classes)
+        self.expected = protocol.expected_reports(m, data.users)
+        self.optimiser = _optimiser(config, trainable(self.model))
+        self.averaged = [w.clone() for w in networks.weights(self.model)]
+        self.done, self.spent = 0, 0
+        self.rounds = config.rounds if _affordable(config) else self.allowed
+
+    @functools.cached_property
+    def allowed(self) -> int:
+        """How many rounds the budget allows: the most for which the guarantee, from above, does not exceed it."""
+        if self.config.epsilon is None:
+            return _validate.ROUNDS_MAX
+        return calibrate.rounds(self.config.mechanism, epsilon=self.config.epsilon, delta=self.config.delta)
+
+    @property
+    def finished(self) -> bool:
+        # Unless rounds were lost, no more are paid for than done, and those are affordable.
+        return self.done >= self.rounds or (self.spent > self.done and self.spent >= self.allowed)
+
+    def step(self) -> protocol.Collected:
+        """One round: reports, sum, update of the weights."""
+        source = Source(seed=self.config.seed, round=self.done + 1)
+        result = protocol.run_round(self.mechanism, self.clients, self.model, source, path=self.config.path)
+        self.update(result.total / self.expected)
+        return result
+
+    @torch.no_grad()
+    def update(self, mean: Tensor) -> None:
+        """The end of a round: a step by what the server makes of the reports' mean."""
+        parameters = trainable(self.model)
+        share = rate_share(self.config.schedule, self.done, self.rounds)
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.config.learning_rate * share
+        for p, part in zip(parameters, torch.split(mean, [p.numel() for p in parameters]), strict=True):
+            p.grad = part.view(p.shape).to(p).contiguous(memory_format=_layout(p))
+        self.optimiser.step()
+        # The average starts as a plain mean, so that the first weights are soon forgotten.
+        decay = min(self.config.average, (self.done + 1) / (self.done + 10))
+        for kept, p in zip(self.averaged, parameters, strict=True):
+            kept.lerp_(p, 1.0 - decay) if self.config.average else kept.copy_(p)
+        self.done += 1
+        self.spent += 1
+
+    def evaluate(self, result: protocol.Collected) -> Row:
+        last = networks.accuracy(self.model, *self.test)
+        if self.config.average:
+            present = [w.clone() for w in networks.weights(self.model)]
+            networks.set_weights(self.model, self.averaged)
+            kept = networks.accuracy(self.model, *self.test)
+            networks.set_weights(self.model, present)
+        else:
+            kept = last
+        return Row(
+            round=self.done,
+            spent=self.spent,
+            reports=result.reports,
+            accuracy=kept,
+            accuracy_last=last,
+            loss=result.loss,
+            clipped=result.clipped,
+        )
+
+    def state(self, *, clean: bool) -> bytes:
+        buffer = io.BytesIO()
+        state = {
+            "config": json.dumps(self.config.to_dict()),
+            "done": self.done,
+            "spent": self.spent,
+            "clean": clean,
+            "model": self.model.state_dict(),
+            "averaged": self.averaged,
+            "optimiser": self.optimiser.state_dict(),
+        }
+        torch.save(state, buffer)
+        return buffer.getvalue()
+
+    def restore(self, content: bytes, where: Path) -> None:
+        """Continue from a checkpoint; rounds that can have been lost after it are paid for, unless they repeat."""
+        try:
+            state = torch.load(io.BytesIO(content), weights_only=True, map_location=self.device)
+            if json.loads(state["config"]) != self.config.to_dict():
+                raise DataError(f"{where} belongs to another configuration than {CONFIG} beside it")
+            self.model.load_state_dict(state["model"])
+            self.optimiser.load_state_dict(state["optimiser"])
+            self.averaged = list(state["averaged"])
+            self.done, self.spent = int(state["done"]), int(state["spent"])
+        except (RuntimeError, KeyError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
+            raise DataError(f"{where} is damaged ({type(error).__name__}): start again in another folder") from None
+        if not state["clean"] and self.config.private:
+            self.spent += self.config.checkpoint_every
+
+
+def _model(config: Config, data: Dataset | Records, given: nn.Module | None) -> nn.Module:
+    """The model of a configuration, with its first weights."""
+    if config.network == networks.OWN:
+        if given is None:
+            raise ValueError("model must be given for a run whose network is 'own'")
+        return given
+    if given is not None:
+        raise ValueError(f"network must be 'own' where a model is given, got {config.network!r}")
+    if ":" in config.network:
+        return networks.make(config.network, seed=config.seed)
+    if isinstance(data, Records):
+        raise ValueError(f"model must be given for {data.name}: {config.network!r} is a network for images")
+    rows, columns = data.train_images.shape[1:]
+    if rows != columns:
+        raise ValueError(f"images must be square, got {rows} x {columns}")
+    start = Source(seed=config.seed).stream("weights")
+    return networks.build(config.network, side=rows, classes=data.classes, randomness=start)
+
+
+def _tensors(config: Config, data: Dataset | Records) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Inputs to train and to test, and whose the first are where users have several."""
+    if isinstance(data, Records):
+        owners = None if data.owners is None else torch.from_numpy(data.owners)
+        return torch.from_numpy(data.train_inputs), torch.from_numpy(data.test_inputs), owners
+    known = networks.NETWORKS.get(config.network)
+    inputs = networks.standardised if known is None else known.inputs
+    return inputs(data.train_images), inputs(data.test_images), None
+
+
+@torch.no_grad()
+def _check_outputs(model: nn.Module, record: Tensor, classes: int) -> None:
+    """One output for each class, or more."""
+    try:
+        shape = tuple(model(record).shape)
+    except RuntimeError as error:
+        raise ValueError(f"model must take records of shape {tuple(record.shape[1:])}: {error}") from None
+    if len(shape) != 2 or shape[1] < classes:
+        raise ValueError(f"model must have {classes} outputs for a record, one for each class, got {shape[1:]}")
+
+
+def _layout(p: Tensor) -> torch.memory_format:
+    return torch.channels_last if p.dim() == 4 else torch.contiguous_format
+
+
+def _optimiser(config: Config, parameters: list[torch.nn.Parameter]) -> torch.optim.Optimizer:
+    common: dict[str, Any] = {"lr": config.learning_rate, "weight_decay": config.weight_decay, "foreach": False}
+    if config.optimiser == "adam":
+        return torch.optim.AdamW(parameters, betas=(config.momentum or 0.9, 0.999), **common)
+    return torch.optim.SGD(parameters, momentum=config.momentum, **common)
+
+
+def _affordable(config: Config) -> bool:
+    """Whether all rounds are within the budget."""
+    if config.epsilon is None:
+        return True
+    return guarantee(config.mechanism, delta=config.delta, rounds=config.rounds) <= config.epsilon
+
+
+# ---------------------------------------------------------------------------------------------
+# The run folder
+
+
+def read_config(folder: Path) -> Config:
+    found = _read(run_folder.config, folder)
+    try:
+        return Config.from_dict(found)
+    except (TypeError, KeyError) as error:
+        raise DataError(f"{folder / CONFIG} is not a configuration of a run: {error}") from None
+
+
+def read_metrics(folder: Path, *, until: int | None = None) -> list[Row]:
+    """The metrics of a run; a last line cut short is left out, as are rounds after `until`."""
+    try:
+        rows = [Row(**line) for line in _read(run_folder.metrics, folder)]
+    except TypeError as error:
+        raise DataError(f"{folder / METRICS} is damaged: {error}") from None
+    return [row for row in rows if until is None or row.round <= until]
+
+
+def _read(part: Callable[[Path], Any], folder: Path) -> Any:
+    try:
+        return part(folder)
+    except ValueError as error:
+        raise DataError(str(error)) from None
+
+
+def _lines(rows: list[Row]) -> bytes:
+    return b"".join(json.dumps(dataclasses.asdict(row)).encode() + b"\n" for row in rows)
+
+
+def start(config: Config, data: Dataset | Records, folder: Path, *, model: nn.Module | None = None) -> Run:
+    """A new run in a folder that does not hold one yet."""
+    if (folder / CONFIG).exists():
+        raise DataError(f"{folder} already holds a run: resume it, or choose another folder")
+    run = Run(config, data, model)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise DataError(f"{folder} cannot be made: {error.strerror}") from None
+    write_atomically(folder / METRICS, b"")
+    write_atomically(folder / CHECKPOINT, run.state(clean=False))
+    write_atomically(folder / CONFIG, (json.dumps(config.to_dict(), indent=2) + "\n").encode())
+    return run
+
+
+def resume(data: Dataset | Records, folder: Path, *, model: nn.Module | None = None) -> Run:
+    """The run of a folder, as its last checkpoint left it."""
+    run = Run(read_config(folder), data, model)
+    path = folder / CHECKPOINT
+    if not path.exists():
+        raise DataError(f"{folder} has no {CHECKPOINT}: the run never began")
+    run.restore(path.read_bytes(), path)
+    write_atomically(folder / METRICS, _lines(read_metrics(folder, until=run.done)))
+    if not run.finished:
+        write_atomically(path, run.state(clean=False))
+    return run
+
+
+@overload
+def train(model: Run, data: Path, *, watch: Watch | None = None) -> list[Row]: ...
+
+
+@overload
+def train(
+    model: nn.Module, data: Dataset | Records, *, config: Config, folder: Path, watch: Watch | None = None
+) -> list[Row]: ...
+
+
+def train(
+    model: Run | nn.Module,
+    data: Path | Dataset | Records,
+    *,
+    config: Config | None = None,
+    folder: Path | None = None,
+    watch: Watch | None = None,
+) -> list[Row]:
+    """Train a model on data by a configuration, in a folder; or go on with a run in its folder.
+
+    All rounds that are left, or until `watch` returns False; then checkpoint and model are in the folder,
+    and a model that was given has the trained weights. The network of its configuration counts as `own`. A
+    folder that holds the run already is continued.
+    """
+    if isinstance(model, Run):
+        if not isinstance(data, Path) or config is not None or folder is not None:
+            raise TypeError("a run must be trained in its folder: train(run, folder)")
+        return _train(model, data, watch)
+    if not isinstance(model, nn.Module) or isinstance(data, Path) or config is None or folder is None:
+        raise TypeError("train must get a model, data, config and folder, or a run and its folder")
+    config = dataclasses.replace(config, network=networks.OWN)
+    if (folder / CONFIG).exists():
+        if read_config(folder) != config:
+            raise DataError(f"{folder} holds a run of another configuration: choose another folder")
+        return _train(resume(data, folder, model=model), folder, watch)
+    return _train(start(config, data, folder, model=model), folder, watch)
+
+
+def _train(run: Run, folder: Path, watch: Watch | None) -> list[Row]:
+    config = run.config
+    going = True
+    with open(folder / METRICS, "ab") as metrics:
+        while going and not run.finished:
+            result = run.step()
+            row = None
+            if run.done % config.evaluate_every == 0 or run.finished:
+                row = run.evaluate(result)
+                metrics.write(_lines([row]))
+                metrics.flush()
+            if run.done % config.checkpoint_every == 0 and not run.finished:
+                write_atomically(folder / CHECKPOINT, run.state(clean=False))
+            if watch is not None:
+                going = watch(run.done, row)
+    write_atomically(folder / CHECKPOINT, run.state(clean=True))
+    if run.finished:
+        buffer = io.BytesIO()
+        networks.set_weights(run.model, run.averaged)
+        torch.save({k: v.cpu() for k, v in run.model.state_dict().items()}, buffer)
+        write_atomically(folder / MODEL, buffer.getvalue())
+    return read_metrics(folder)

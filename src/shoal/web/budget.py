@@ -1,0 +1,121 @@
+"""A ledger and its budget: what was spent, what is left, and how many rounds more can be afforded.
+
+Three things are read: the state of an accountant (`Accountant.state_dict` as JSON), what `shoal analyst status FOLDER
+--json` prints, and (by the command, not by the browser) the folder of an analyst. An analyst's database alone is
+refused: its newest rounds may stand in the file beside it, and a ledger that lacks rounds would promise too much.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shoal import _validate, calibrate
+from shoal._written import number
+from shoal.accountant import Accountant
+from shoal.interval import rounded, short
+from shoal.query import UnreachableError
+
+LONGEST = 16 << 20
+"""Bytes of a file that is read."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """Rounds, and the target they must stay within where the file names one."""
+
+    rounds: Accountant
+    epsilon: float | None = None
+    delta: float | None = None
+
+
+def read(text: str) -> Ledger:
+    """The ledger that a file holds."""
+    if text.startswith("SQLite format 3"):
+        raise ValueError(
+            "file must be JSON, not an analyst's database (its newest rounds may be in another file): choose what "
+            "'shoal analyst status FOLDER --json' prints, or start 'shoal explore --budget FOLDER'"
+        )
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError("file must be JSON: the state of an accountant, or an analyst's status") from None
+    if isinstance(data, Mapping) and "budget" in data and "ledger" in data:
+        return _status(data)
+    return Ledger(rounds=Accountant().load_state_dict(data))
+
+
+def _status(data: Mapping[str, Any]) -> Ledger:
+    """An analyst's status: the ledger, and the budget it was set up with."""
+    limit = data["budget"]
+    if not isinstance(limit, Mapping) or not {"epsilon"} <= set(limit):
+        raise ValueError(f"budget must be a mapping with epsilon, got {limit!r}")
+    rounds = Accountant().load_state_dict(data["ledger"])
+    listed = data.get("rounds")
+    if isinstance(listed, list) and len(listed) != len(rounds):
+        raise ValueError(f"file must list as many rounds as its ledger ({len(rounds)}), got {len(listed)}")
+    return Ledger(
+        rounds=rounds,
+        epsilon=_validate.epsilon(limit["epsilon"], "budget"),
+        delta=_validate.delta(data.get("delta"), "delta"),
+    )
+
+
+def text_of(path: Path) -> str:
+    """What the page shows of a file or an analyst's folder, as the text of a file that `read` takes."""
+    if path.is_dir():
+        from shoal.deployment.analyst import Analyst
+
+        analyst = Analyst(path, reading=True)
+        try:
+            task = analyst.settings.task
+            limit = {"epsilon": task.epsilon, "crowd": task.crowd}
+            return json.dumps({"budget": limit, "delta": task.delta, "ledger": analyst.accountant().state_dict()})
+        finally:
+            analyst.close()
+    if path.stat().st_size > LONGEST:
+        raise ValueError(f"budget must be a file of at most {LONGEST} bytes, got {path.stat().st_size}")
+    text = path.read_bytes().decode("utf-8", errors="replace")
+    read(text)
+    return text
+
+
+def pieces(
+    data: Mapping[str, Any], *, bracket: Callable[[Any], dict[str, Any]], stated: Callable[[Any], dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """The ledger, what it has cost, and how many more rounds of one of its kinds fit into the budget."""
+    ledger = read(data["text"])
+    entries = ledger.rounds.ledger
+    asked = data.get("state", {})
+    given = {
+        name: known if not asked.get(name) and known is not None else number(name, asked.get(name) or start)
+        for name, known, start in (("epsilon", ledger.epsilon, "1"), ("delta", ledger.delta, "1e-5"))
+    }
+    target, small = _validate.epsilon(given["epsilon"]), _validate.delta(given["delta"])
+    if target == 0.0:
+        raise ValueError("epsilon must be positive, got 0.0")
+    shown = [{"label": e.mechanism.label, "settings": e.mechanism.settings, "rounds": f"{e.rounds:,}"} for e in entries]
+    yield {
+        "piece": "ledger", "entries": shown, "rounds": f"{len(ledger.rounds):,}",
+        "adjacency": entries[0].mechanism.adjacency if entries else "", "epsilon": short(target), "delta": short(small),
+    }  # fmt: skip
+    if not entries:
+        return
+    statement = ledger.rounds.statement(delta=small)
+    cost = statement.answer.upper
+    left = max(0.0, target - cost)
+    part = min(1.0, cost / target)
+    yield {
+        "piece": "spent", **stated(statement), "exceeded": cost > target, "part": part,
+        "percent": rounded(100.0 * cost / target, digits=3), "left": rounded(left, "down"), "budget": short(target),
+    }  # fmt: skip
+    which = _validate.integer("next", data.get("next", len(entries) - 1), minimum=0, maximum=len(entries) - 1)
+    try:
+        more = calibrate.rounds(entries[which].mechanism, epsilon=target, delta=small, after=ledger.rounds)
+    except UnreachableError:
+        more = 0
+    of = f"{shown[which]['label']}: {shown[which]['settings']}"
+    yield {"piece": "togo", "next": which, "rounds": f"{more:,}", "of": of}
