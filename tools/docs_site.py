@@ -38,6 +38,7 @@ SECTIONS = {
         "explanation/mnist.md",
         "explanation/frontier.md",
         "explanation/comparison.md",
+        "explanation/glossary.md",
     ),
     "Reference": (
         "reference/mechanisms.md",
