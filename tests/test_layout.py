@@ -254,7 +254,7 @@ def test_only_statements_claim_privacy():
         shown = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
         texts = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and id(n) not in shown]
         claims = [text for text in texts if isinstance(text, str) and "differentially" in text]
-        assert not claims or path.name == "answers.py", f"{path.name}: {claims}"
+        assert not claims or path.name == "query.py", f"{path.name}: {claims}"
 
 
 @pytest.mark.parametrize(

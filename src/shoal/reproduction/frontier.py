@@ -19,7 +19,7 @@ from shoal.reproduction.figure1b import ACCURACY_OF_THE_PAPER, converted
 from shoal.reproduction.parts import Check, Column, Part, Picture, Steps, most
 from shoal.reproduction.runs import PACKAGED_RUN, TrainingRun, read_run
 
-FRONTIER = Path(__file__).parents[1] / "frontier.json"
+FRONTIER = Path(__file__).parent / "frontier.json"
 """The runs of the frontier: their settings and test accuracy, written by tools/frontier.py."""
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from shoal import _validate, run_folder
 from shoal.mechanisms import ShuffledCheckIn, from_dict
 
-PACKAGED_RUN = Path(__file__).parents[1] / "mnist_run"
+PACKAGED_RUN = Path(__file__).parent / "mnist_run"
 """Configuration and metrics of the full run of Figure 1b."""
 
 
