@@ -7,7 +7,8 @@ import json
 import numpy as np
 import pytest
 
-from shoal import Accountant, LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle, accountant
+from shoal import Accountant, LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle
+from shoal.accountant import merging
 from shoal.mechanisms import bounds
 from shoal.query import EPSILON, How
 
@@ -125,13 +126,13 @@ def test_classes_of_users_are_those_that_add_least(seed, sampled):
     every = sorted(rounds, key=lambda pair: -pair[1] / pair[0] ** 2)
 
     def price(classes):
-        ends = (accountant._end(one, "upper") for one in classes)
+        ends = (merging.bounding_size(one, "upper") for one in classes)
         return sum(sum(rounds[pair] for pair in one) * m / n**2 for one, (n, m) in zip(classes, ends, strict=True))
 
-    found = accountant._classes(rounds, accountant.CLASSES)
+    found = merging.cheapest_classes(rounds, merging.MAX_CLASSES)
     assert [pair for one in found for pair in one] == every
-    assert len(found) <= accountant.CLASSES
-    cuts = itertools.combinations(range(1, len(every)), accountant.CLASSES - 1)
+    assert len(found) <= merging.MAX_CLASSES
+    cuts = itertools.combinations(range(1, len(every)), merging.MAX_CLASSES - 1)
     ways = ([every[a:b] for a, b in itertools.pairwise((0, *cut, len(every)))] for cut in cuts)
     assert price(found) == pytest.approx(min(map(price, ways)), rel=1e-12)
 
@@ -139,21 +140,21 @@ def test_classes_of_users_are_those_that_add_least(seed, sampled):
 def test_users_are_counted_down_for_upper_and_up_for_lower_bounds():
     some = Shuffle(users=100, sigma=9.0)
     a, wanted = Accountant().compose(N, rounds=2), 2
-    for users in range(100, 100 + 7 * accountant.CLASSES, 7):
+    for users in range(100, 100 + 7 * merging.MAX_CLASSES, 7):
         a.compose(some.replace(users=users), rounds=3)
         wanted += 3
-    assert len(accountant._counted(a._counts)) == 1 + accountant.CLASSES  # nothing is counted down
-    assert a._note() == ""
+    assert len(merging.round_classes(a._counts)) == 1 + merging.MAX_CLASSES  # nothing is counted down
+    assert a.merging_note() == ""
     a.compose(some.replace(users=1_000))
-    classes = accountant._counted(a._counts)
+    classes = merging.round_classes(a._counts)
     assert sum(one.rounds for one in classes) == len(a) == wanted + 1
-    assert classes[0].above == classes[0].below == N
+    assert classes[0].upper == classes[0].lower == N
     for one in classes[1:]:
-        assert one.above.users <= one.below.users
-    bounds = a._bounds()
-    assert [part.users for part, _ in bounds.upper] == [one.above.users for one in classes]
-    assert [part.users for part, _ in bounds.identical] == [one.below.users for one in classes]
-    assert [part.users for part, _ in bounds.opposite[1:]] == [one.below.users for one in classes[1:]]
+        assert one.upper.users <= one.lower.users
+    bounds = a.bounds()
+    assert [part.users for part, _ in bounds.upper] == [one.upper.users for one in classes]
+    assert [part.users for part, _ in bounds.identical] == [one.lower.users for one in classes]
+    assert [part.users for part, _ in bounds.opposite[1:]] == [one.lower.users for one in classes[1:]]
 
 
 def test_every_mechanism_with_a_crowd_is_counted():
@@ -163,11 +164,11 @@ def test_every_mechanism_with_a_crowd_is_counted():
         a.compose(SubsampledShuffle(users=users, sample=11, sigma=8.0))
         a.compose(Shuffle(users=users, sigma=2.0))
         a.compose(Shuffle(users=users, sigma=9.0, crowd="identical"))
-    classes = accountant._counted(a._counts)
-    assert len(classes) == 2 * accountant.CLASSES_SAMPLED + accountant.CLASSES_DEAR + 20
+    classes = merging.round_classes(a._counts)
+    assert len(classes) == 2 * merging.MAX_CLASSES_SAMPLED + merging.MAX_CLASSES_LOW_NOISE + 20
     assert sum(one.rounds for one in classes) == 80
-    assert all(one.above.replace(users=one.below.users) == one.below for one in classes)
-    assert a._note().endswith("as 30, their users counted down, which is never better")
+    assert all(one.upper.replace(users=one.lower.users) == one.lower for one in classes)
+    assert a.merging_note().endswith("as 30, with users counted down, which is never better")
 
 
 def test_samples_are_counted_up_for_upper_and_down_for_lower_bounds():
@@ -177,17 +178,17 @@ def test_samples_are_counted_up_for_upper_and_down_for_lower_bounds():
         a.compose(SubsampledShuffle(users=100 + 50 * i, sample=90 + 40 * i, sigma=8.0))
     for sigma in (8.0, 9.0):
         every = [e.mechanism for e in a.ledger if e.mechanism.sigma == sigma]
-        classes = [one for one in accountant._counted(a._counts) if one.above.sigma == sigma]
-        assert len(classes) == accountant.CLASSES_SAMPLED
+        classes = [one for one in merging.round_classes(a._counts) if one.upper.sigma == sigma]
+        assert len(classes) == merging.MAX_CLASSES_SAMPLED
         assert sum(one.rounds for one in classes) == 20
         for m in every:
             assert any(
-                one.above.users <= m.users <= one.below.users
-                and one.below.sample <= m.sample
-                and (m.sample <= one.above.sample or one.above.sample == one.above.users)
+                one.upper.users <= m.users <= one.lower.users
+                and one.lower.sample <= m.sample
+                and (m.sample <= one.upper.sample or one.upper.sample == one.upper.users)
                 for one in classes
             )
-    assert a._note().endswith("40 different rounds are analysed as 8, their users counted down and samples up, "
+    assert a.merging_note().endswith("40 different rounds are analysed as 8, with users counted down and samples up, "
                               "which is never better")  # fmt: skip
 
 
@@ -196,7 +197,7 @@ def test_samples_that_would_be_too_small_a_part_are_analysed_one_by_one():
     for i in range(10):
         a.compose(SubsampledShuffle(users=10 ** (6 + i), sample=10 ** (1 + i // 2), sigma=9.0))
     a.compose(SubsampledShuffle(users=10**15, sample=1_000, sigma=9.0))
-    assert len(accountant._counted(a._counts)) == 11
+    assert len(merging.round_classes(a._counts)) == 11
 
 
 def test_counting_users_down_is_never_better():
@@ -244,11 +245,11 @@ def test_a_hundred_numbers_of_users_are_stated_together():
     a = Accountant()
     for i in range(100):
         a.compose(ShuffledCheckIn(users=10_000 + 17 * i, rate=0.1, sigma=5.0))
-    assert len(accountant._counted(a._counts)) == accountant.CLASSES
+    assert len(merging.round_classes(a._counts)) == merging.MAX_CLASSES
     said = a.statement(delta=1e-6)
     text = said.sentence()
     assert text.startswith("100 rounds together of check-in (users = 10,000 to 11,683, check-in rate = 0.1, σ = 5) are")
-    assert "100 different rounds are analysed as 6, their users counted down, which is never better." in text
+    assert "100 different rounds are analysed as 6, with users counted down, which is never better." in text
     assert said.to_dict()["note"] in text
     most = ShuffledCheckIn(users=11_683, rate=0.1, sigma=5.0).epsilon(delta=1e-6, rounds=100)
     fewest = ShuffledCheckIn(users=10_000, rate=0.1, sigma=5.0).epsilon(delta=1e-6, rounds=100)

@@ -1,0 +1,288 @@
+"""The ledger of many rounds: `Accountant` enters them and answers questions about all of them together."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, overload
+
+from shoal import _validate, sampling  # noqa: F401 (sampling adds its mechanisms to those that can be restored)
+from shoal._validate import Numbers
+from shoal.accountant.merging import round_classes
+from shoal.bounds import certify
+from shoal.bounds.numeric import FloatArray
+from shoal.interval import Interval
+from shoal.mechanisms import Mechanism, bounds, from_dict, run
+from shoal.query import (
+    ADVANTAGE,
+    DELTA,
+    EPSILON,
+    Bounds,
+    How,
+    Intervals,
+    Method,
+    Statement,
+    ask_delta,
+    ask_epsilon,
+    ask_power,
+    ask_rdp,
+    which_asked,
+)
+
+STATE_VERSION = 1
+"""The version of saved ledgers; one of another version is refused, never guessed at."""
+
+_COLUMNS = ("rounds", "mechanism", "settings", "adjacency and crowd")
+"""The columns of a ledger in a notebook."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One line of the ledger: a mechanism, and the number of rounds that it ran."""
+
+    mechanism: Mechanism
+    rounds: int
+
+
+class Accountant:
+    """Adds up the privacy of rounds of different mechanisms.
+
+    All rounds must concern the same people and have the same adjacency. Questions never change the accountant.
+    `compose` checks everything before it changes anything, and returns the accountant.
+
+    >>> from shoal import Shuffle, ShuffledCheckIn
+    >>> a = Accountant()
+    >>> m = ShuffledCheckIn(users=60_000, rate=0.1, sigma=5.0, crowd="identical")
+    >>> _ = a.compose(m, rounds=100).compose(Shuffle(users=1_000, sigma=3.0, crowd="identical"))
+    >>> a.epsilon(delta=1e-5).upper < 0.1
+    True
+    """
+
+    def __init__(self) -> None:
+        self._counts: dict[Mechanism, int] = {}
+
+    def compose(self, mechanism: Mechanism, *, rounds: int = 1) -> Accountant:
+        """Enter `rounds` rounds of a mechanism.
+
+        Args:
+            mechanism: What was run.
+            rounds: How many rounds of it.
+
+        Returns:
+            This accountant, so that calls can be chained.
+
+        Raises:
+            InvalidInput: Where an argument is not allowed, or the adjacency is not that of earlier rounds.
+        """
+        if not isinstance(mechanism, Mechanism):
+            raise TypeError(f"mechanism must be a shoal mechanism, got {mechanism!r}")
+        count = _validate.rounds(rounds)
+        # All earlier rounds have one adjacency, so the first of them will do.
+        first = next(iter(self._counts), mechanism)
+        if first.adjacency != mechanism.adjacency:
+            raise ValueError(
+                f"adjacency must be {first.adjacency!r} as in the rounds before, got {mechanism.adjacency!r}"
+            )
+        # The sum is limited as well, and is checked before anything changes.
+        self._counts[mechanism] = _validate.rounds(self._counts.get(mechanism, 0) + count)
+        return self
+
+    @property
+    def ledger(self) -> tuple[Entry, ...]:
+        """The rounds that were entered: each different mechanism once, in the order of first use."""
+        return tuple(Entry(mechanism=m, rounds=r) for m, r in self._counts.items())
+
+    def __len__(self) -> int:
+        """The number of rounds."""
+        return sum(self._counts.values())
+
+    def __iter__(self) -> Iterator[Entry]:
+        return iter(self.ledger)
+
+    def __repr__(self) -> str:
+        return f"<Accountant: {_rounds(len(self))}, {len(self._counts)} different>"
+
+    def _rows(self) -> list[tuple[str, str, str, str]]:
+        """The ledger in words, and what the rounds have in common."""
+        return [
+            (f"{r:,}", m.label, m.settings, f"{m.adjacency}, {getattr(m, 'crowd', 'no')} crowd")
+            for m, r in self._counts.items()
+        ]
+
+    def _repr_markdown_(self) -> str:
+        rows = "".join(f"| {' | '.join(row)} |\n" for row in self._rows())
+        return f"**Accountant**: {_rounds(len(self))}\n\n| {' | '.join(_COLUMNS)} |\n|---|---|---|---|\n{rows}"
+
+    def _repr_html_(self) -> str:
+        heads = "".join(f"<th>{name}</th>" for name in _COLUMNS)
+        cells = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in self._rows())
+        rows = "".join(f"<tr>{row}</tr>" for row in cells)
+        return f"<p><b>Accountant</b>: {_rounds(len(self))}</p><table><tr>{heads}</tr>{rows}</table>"
+
+    def bounds(self, rounds: int = 1) -> Bounds:
+        """The rounds that bound `rounds` repetitions of this ledger from above and from below."""
+        # A class of rounds has a mechanism for each side: one that is not more private, and one that is not less.
+        classes = round_classes(self._counts)
+        lower = bounds((c.lower, c.rounds * rounds) for c in classes)
+        upper = bounds((c.upper, c.rounds * rounds) for c in classes)
+        return Bounds(upper=upper.upper, identical=lower.identical, opposite=lower.opposite)
+
+    @overload
+    def epsilon(self, *, delta: float, method: Method = ..., orders: Any = ..., accuracy: float = ...) -> Interval: ...
+    @overload
+    def epsilon(
+        self, *, delta: Numbers, method: Method = ..., orders: Any = ..., accuracy: float = ...
+    ) -> Intervals: ...
+    def epsilon(
+        self, *, delta: Any, method: Method = "tight", orders: Any = None, accuracy: float = certify.ACCURACY
+    ) -> Any:
+        """The epsilon of all rounds so far, as an `Interval` (0 if nothing was entered).
+
+        Args:
+            delta: One delta, or several; several give an array of intervals.
+            method: "tight", or "rdp" for an upper bound by Rényi DP.
+            orders: The Rényi orders for "rdp"; all by default.
+            accuracy: The relative width that an interval should have.
+        """
+        return ask_epsilon(self.bounds, delta, 1, How.checked(method, orders, accuracy))
+
+    @overload
+    def delta(self, *, epsilon: float, method: Method = ..., orders: Any = ..., accuracy: float = ...) -> Interval: ...
+    @overload
+    def delta(
+        self, *, epsilon: Numbers, method: Method = ..., orders: Any = ..., accuracy: float = ...
+    ) -> Intervals: ...
+    def delta(
+        self, *, epsilon: Any, method: Method = "tight", orders: Any = None, accuracy: float = certify.ACCURACY
+    ) -> Any:
+        """The delta of all rounds so far, as an `Interval`.
+
+        Args:
+            epsilon: One epsilon, or several; several give an array of intervals.
+            method: "tight", or "rdp" for an upper bound by Rényi DP.
+            orders: The Rényi orders for "rdp"; all by default.
+            accuracy: The relative width that an epsilon should have; delta is bracketed to match.
+        """
+        return ask_delta(self.bounds, epsilon, 1, How.checked(method, orders, accuracy))
+
+    @overload
+    def tradeoff(self, fpr: float, *, accuracy: float = ...) -> Interval: ...
+    @overload
+    def tradeoff(self, fpr: Numbers, *, accuracy: float = ...) -> Intervals: ...
+    def tradeoff(self, fpr: Any, *, accuracy: float = certify.ACCURACY) -> Any:
+        """The largest true positive rate of an attacker who saw all rounds.
+
+        Args:
+            fpr: One false positive rate, or several; several give an array of intervals.
+            accuracy: The relative width that an interval should have.
+        """
+        return ask_power(self.bounds(), fpr, accuracy)
+
+    def advantage(self, *, accuracy: float = certify.ACCURACY) -> Interval:
+        """The largest true positive rate minus false positive rate that any attack on all rounds reaches."""
+        return How.checked("tight", None, accuracy).answer(self.bounds(), 0.0, ADVANTAGE)
+
+    def statement(
+        self,
+        *,
+        delta: float | None = None,
+        epsilon: float | None = None,
+        method: Method = "tight",
+        orders: Any = None,
+        accuracy: float = certify.ACCURACY,
+    ) -> Statement:
+        """The whole answer for all rounds so far: epsilon at `delta`, or delta at `epsilon`.
+
+        Args:
+            delta: Where epsilon is wanted; one of `delta` and `epsilon` must be given.
+            epsilon: Where delta is wanted.
+            method: "tight", or "rdp" for an upper bound by Rényi DP.
+            orders: The Rényi orders for "rdp"; all by default.
+            accuracy: The relative width that epsilon should have.
+
+        Raises:
+            InvalidInput: Where an argument is not allowed, or nothing was entered yet.
+        """
+        if not self._counts:
+            raise ValueError("an empty accountant has nothing to state: compose a round first")
+        asked, options = which_asked(epsilon, delta), {"method": method, "orders": orders, "accuracy": accuracy}
+        value: Any = delta if asked == "epsilon" else epsilon
+        answer = self.epsilon(delta=value, **options) if asked == "epsilon" else self.delta(epsilon=value, **options)
+        question = EPSILON if asked == "epsilon" else DELTA
+        numerical = How.checked(method, None, accuracy).numerical(self.bounds(), float(value), question, answer.upper)
+        mechanisms = list(self._counts)
+        crowds = {getattr(m, "crowd", None) for m in mechanisms} - {None}
+        return Statement(
+            runs=tuple(run(m, r) for m, r in self._counts.items()),
+            adjacency=mechanisms[0].adjacency,
+            crowd=crowds.pop() if len(crowds) == 1 else "mixed" if crowds else None,
+            assumption=_distinct(m.assumption for m in mechanisms),
+            trust=_distinct(m.trust for m in mechanisms),
+            method=method,
+            asked=asked,
+            given=float(value),
+            answer=answer,
+            accuracy=accuracy,
+            numerical=numerical,
+            note=self.merging_note(),
+        )
+
+    def merging_note(self) -> str:
+        """A sentence part on rounds that are analysed together; empty if there are none."""
+        classes = round_classes(self._counts)
+        if len(classes) == len(self._counts):
+            return ""
+        is_sampled = any(c.upper.to_dict().get("sample") != c.lower.to_dict().get("sample") for c in classes)
+        return (
+            f"{len(self._counts):,} different rounds are analysed as {len(classes):,}, with users counted down"
+            f"{' and samples up' if is_sampled else ''}, which is never better"
+        )
+
+    def rdp(self, orders: Any, *, direction: Literal["worse", "forward", "reverse"] = "worse") -> FloatArray:
+        """The Rényi DP of all rounds so far, at each order.
+
+        Args:
+            orders: One Rényi order or several, above 1.
+            direction: "forward" for D(P||Q), "reverse" for D(Q||P), or the worse of the two.
+        """
+        return ask_rdp(self.bounds(), orders, direction)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The ledger as plain data (JSON will do), to be restored by `load_state_dict`."""
+        return {
+            "version": STATE_VERSION,
+            "ledger": [{**e.mechanism.to_dict(), "rounds": e.rounds} for e in self.ledger],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> Accountant:
+        """Replace the ledger by a saved one; a corrupt state is refused and changes nothing."""
+        if not isinstance(state, Mapping):
+            raise TypeError(f"state must be a mapping, got {type(state).__name__}")
+        if set(state) != {"version", "ledger"}:
+            raise ValueError(f"state must have the keys version and ledger, got {', '.join(sorted(map(str, state)))}")
+        if type(state["version"]) is not int or state["version"] != STATE_VERSION:
+            raise ValueError(f"state version must be {STATE_VERSION}, got {state['version']!r}")
+        if not isinstance(state["ledger"], list):
+            raise TypeError(f"ledger must be a list, got {type(state['ledger']).__name__}")
+        # Into a new accountant first: an entry that is refused leaves this one as it was.
+        restored = Accountant()
+        for number, line in enumerate(state["ledger"]):
+            try:
+                if not isinstance(line, Mapping) or "rounds" not in line:
+                    raise ValueError(f"an entry must be a mapping with rounds, got {line!r}")
+                mechanism = from_dict({k: v for k, v in line.items() if k != "rounds"})
+                restored.compose(mechanism, rounds=line["rounds"])
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"ledger entry {number}: {error}") from None
+        self._counts = restored._counts
+        return self
+
+
+def _rounds(count: int) -> str:
+    return "one round" if count == 1 else f"{count:,} rounds"
+
+
+def _distinct(texts: Iterable[str]) -> str:
+    """The different texts, each once."""
+    return "; ".join(dict.fromkeys(texts))
