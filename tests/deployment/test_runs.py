@@ -16,13 +16,9 @@ import threading
 import time
 import types
 
+import httpx
 import numpy as np
 import pytest
-
-if sys.version_info < (3, 11):
-    pytest.skip("Flower needs Python 3.11", allow_module_level=True)
-
-import httpx
 import schemathesis
 import uvicorn
 from cryptography.hazmat.primitives.asymmetric import ec
