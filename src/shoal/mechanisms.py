@@ -354,7 +354,7 @@ class _Crowded(Mechanism):
         # Going from zero is one of the moves of "replace" as well.
         worst = Opposite(mean=replace(mean, ratio=Lognormal(scale=self.sigma, rate=mean.ratio.rate)))
         # Too many users or too little noise for that attack: the identical crowd can really happen, too.
-        return worst if worst.is_felt else mean
+        return worst if worst.is_worth_computing else mean
 
 
 @dataclass(frozen=True, kw_only=True)

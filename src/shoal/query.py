@@ -61,14 +61,14 @@ class Question:
 
 EPSILON = Question(
     tight=lambda p, d, a: certify.epsilons(p, [d], a)[0], name="epsilon at delta = {:g}",
-    any_crowd=evaluate.epsilon, by_rdp=rdp.epsilon, threshold=lambda delta, epsilon: epsilon,
+    any_crowd=evaluate.epsilon, by_rdp=rdp.least_epsilon, threshold=lambda delta, epsilon: epsilon,
 )  # fmt: skip
 DELTA = Question(
     tight=lambda p, e, a: certify.deltas(p, [e], a)[0], name="delta at epsilon = {:g}",
-    any_crowd=evaluate.delta, by_rdp=rdp.delta, threshold=lambda epsilon, delta: epsilon,
+    any_crowd=evaluate.delta, by_rdp=rdp.least_delta, threshold=lambda epsilon, delta: epsilon,
 )  # fmt: skip
 POWER = Question(
-    tight=lambda p, f, a: certify.tradeoff(p, [f], a)[0],
+    tight=lambda p, f, a: certify.powers(p, [f], a)[0],
     name="the true positive rate at {:g}",
     any_crowd=evaluate.power,
 )
@@ -170,7 +170,9 @@ class How:
         # At 1 no width is asked for, and without an eps or a delta there is no slope.
         if question is not DELTA or self.accuracy >= 1.0 or upper <= 0.0 or value <= 0.0:
             return self.accuracy
-        return self.accuracy * max(1.0, certify.PARTS * math.log(ask(value / (1.0 + 1.0 / certify.PARTS)) / upper))
+        return self.accuracy * max(
+            1.0, certify.SLOPE_DIVISOR * math.log(ask(value / (1.0 + 1.0 / certify.SLOPE_DIVISOR)) / upper)
+        )
 
     def _between(self, parts: Bounds, value: float, question: Question) -> Interval:
         """Other rounds bound from above than from below: how wide the bracket is is a fact about what is known."""
@@ -204,7 +206,7 @@ class How:
         """The better of two crowds that can really happen."""
         attack, lower = parts.opposite, 0.0
         together = zip(attack, parts.identical, strict=True)
-        if not all(worse.surely_shows(ideal, rounds) for (worse, rounds), (ideal, _) in together):
+        if not all(worse.dominates(ideal, rounds) for (worse, rounds), (ideal, _) in together):
             # A hundredth is enough for an end that mostly is not the better one, and whose bracket is wide anyway.
             lower = question.tight(parts.identical, value, max(self.accuracy, 1e-2)).lower
             lower = _sure(parts.identical, value, question, lower)
@@ -318,7 +320,7 @@ def ask_rdp(parts: Bounds, orders: Any, direction: str) -> FloatArray:
     """Rényi DP of `parts` at one or many orders; always an array."""
     _validate.choice("direction", direction, ("worse", *DIRECTIONS))
     checked = _validate.orders(orders)
-    each = [rdp.rdp(parts.upper, checked, d) for d in DIRECTIONS if direction in ("worse", d)]
+    each = [rdp.divergences(parts.upper, checked, d) for d in DIRECTIONS if direction in ("worse", d)]
     worst: FloatArray = np.stack(each).max(axis=0)
     return worst
 

@@ -69,7 +69,9 @@ class PoissonSampling(_Central):
         if self.adjacency == "zero-out" or self.rate == 1.0:
             return Identical(ratio=Lognormal(scale=self.scale), users=1, weight=self.rate)
         # Nothing stands in the place of a record that is not drawn: one pair for losses of both signs.
-        return Worst(swap=Swap(scale=self.sigma, rate=self.rate, here=1.0, there=-1.0, other=0.0), stand_in=0.0)
+        return Worst(
+            swap=Swap(scale=self.sigma, rate=self.rate, place_p=1.0, place_q=-1.0, place_out=0.0), place_out_below=0.0
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,11 +109,11 @@ class FixedBatch(_Central):
     def _swap(self) -> Swap:
         """The others opposite to where the record is in P."""
         there = 0.0 if self.adjacency == "zero-out" else -1.0
-        return Swap(scale=self.sigma, rate=self.rate, here=1.0, there=there, other=-1.0)
+        return Swap(scale=self.sigma, rate=self.rate, place_p=1.0, place_q=there, place_out=-1.0)
 
     def _above(self) -> Round:
         # A batch of all records is no sample; for losses below 0 the worst stand-in is where the record is in P.
-        return self._opposite() if self.rate == 1.0 else Worst(swap=self._swap(), stand_in=1.0)
+        return self._opposite() if self.rate == 1.0 else Worst(swap=self._swap(), place_out_below=1.0)
 
     def _identical(self) -> Round:
         return Real(swap=self._swap()) if self.adjacency == "zero-out" and self.rate < 1.0 else self._opposite()
@@ -223,7 +225,7 @@ class ShuffledEpochs(_Central):
             return Bounds(upper=report, identical=((found, rounds),), opposite=((largest, rounds),))
         # The likelihood ratio itself, where it can be had: for one epoch, and noise that it is made for.
         sums = Opposite(mean=Identical(ratio=Lognormal(scale=self.sigma), users=self.steps))
-        other: Round = sums if sums.is_felt and rounds == 1 else largest
+        other: Round = sums if sums.is_worth_computing and rounds == 1 else largest
         return Bounds(upper=report, identical=((largest, rounds),), opposite=((other, rounds),))
 
     def claimed(self, *, delta: float, rounds: int = 1, **how: Any) -> Interval:

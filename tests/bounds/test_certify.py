@@ -236,14 +236,14 @@ def test_the_tradeoff_curve_brackets_the_gaussian_one(rounds: int) -> None:
     scale = 3.0 * math.sqrt(rounds)
     parts = ((described(1, scale, 1 - 1e-12), rounds),)
     fprs = [1e-6, 1e-3, 0.05, 0.3, 0.5, 0.9, 0.999]
-    for fpr, found in zip(fprs, certify.tradeoff(parts, fprs), strict=True):
+    for fpr, found in zip(fprs, certify.powers(parts, fprs), strict=True):
         truth = float(special.ndtr(special.ndtri(fpr) + 1 / 3))
         assert found.lower * (1 - 1e-9) <= truth <= found.upper * (1 + 1e-9)
         assert found.width <= 2e-3 * found.upper
     advantage = certify.advantage(parts)
     truth = gaussian_delta(1 / 3, 0.0)
     assert advantage.lower * (1 - 1e-9) <= truth <= advantage.upper * (1 + 1e-9)
-    exact = certify.tradeoff(((described(1, scale), rounds),), [0.05])[0]
+    exact = certify.powers(((described(1, scale), rounds),), [0.05])[0]
     assert exact.width < 1e-12
 
 
@@ -275,7 +275,7 @@ def thinned_power(width: float, rate: float, rounds: int, fpr: float) -> float:
 )
 def test_the_tradeoff_of_one_thinned_report(scale: float, rate: float, rounds: int, fpr: float) -> None:
     """Wide separations, where base and top masses differ by many orders of magnitude."""
-    found = certify.tradeoff(((described(1, scale, rate), rounds),), [fpr], direction="forward")[0]
+    found = certify.powers(((described(1, scale, rate), rounds),), [fpr], direction="forward")[0]
     truth = thinned_power(1 / scale, rate, rounds, fpr)
     assert found.lower <= truth * (1 + 1e-7)
     assert truth <= found.upper * (1 + 1e-7)
@@ -308,7 +308,7 @@ def test_the_local_guarantee_of_extreme_rounds_is_finite() -> None:
 def test_the_tradeoff_curve_is_no_worse_than_epsilon_and_delta_say() -> None:
     parts = ((described(1000, 1.0), 20),)
     delta = certify.deltas(parts, [0.5])[0].upper
-    for fpr, found in zip((1e-4, 0.01, 0.5), certify.tradeoff(parts, [1e-4, 0.01, 0.5]), strict=True):
+    for fpr, found in zip((1e-4, 0.01, 0.5), certify.powers(parts, [1e-4, 0.01, 0.5]), strict=True):
         assert fpr <= found.lower <= math.exp(0.5) * fpr + delta
 
 
@@ -317,7 +317,7 @@ def test_scales_out_of_range_get_the_local_guarantee() -> None:
     found = epsilon(mean, 1e-6)
     assert found == Interval(lower=0.0, upper=epsilon(described(1, 0.05), 1e-6).upper)
     assert certify.deltas(((mean, 1),), [1.0])[0].upper <= 1.0
-    assert certify.tradeoff(((mean, 1),), [0.1])[0].lower == 0.1
+    assert certify.powers(((mean, 1),), [0.1])[0].lower == 0.1
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_scales_out_of_range_get_the_local_guarantee() -> None:
         (lambda m: certify.deltas(((m, 1),), [-1.0]), "epsilon must be at least 0"),
         (lambda m: certify.epsilons(((m, 1),), [1e-6], 0.0), "accuracy must be positive"),
         (lambda m: certify.epsilons(((m, 1),), [1e-6], direction="both"), "direction must be one of"),
-        (lambda m: certify.tradeoff(((m, 1),), [1.0]), "fpr must lie strictly between 0 and 1"),
+        (lambda m: certify.powers(((m, 1),), [1.0]), "fpr must lie strictly between 0 and 1"),
     ],
 )
 def test_bad_questions_are_refused(call: Any, message: str) -> None:
@@ -353,7 +353,7 @@ def test_mixtures_of_tests_are_as_good_as_the_bound(
     """Poor tests between good ones do not count: the true positive rate has the accuracy asked for."""
     mean = Identical(ratio=Lognormal(scale=scale, rate=rate), users=users, weight=weight)
     for accuracy in (1e-3, 1e-4):
-        found = certify.tradeoff(((mean, rounds),), [fpr], accuracy)[0]
+        found = certify.powers(((mean, rounds),), [fpr], accuracy)[0]
         assert fpr < found.lower
         assert found.width <= accuracy * found.upper
 

@@ -224,14 +224,14 @@ def test_wrong_points_are_a_stretch(share: float) -> None:
 def test_the_work_grows_with_the_logarithm_of_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums of independent terms are counted, and the cells that they hold are bounded."""
     sums, cells = 0, 0
-    once = grid.added
+    once = grid.convolved
 
     def counted(rule: Any, a: Any, b: Any) -> Any:
         nonlocal sums, cells
         sums, cells = sums + 1, max(cells, a.mass.size)
         return once(rule, a, b)
 
-    monkeypatch.setattr(mean_law_module, "added", counted)
+    monkeypatch.setattr(mean_law_module, "convolved", counted)
     for users in (3, 99, 10**4 - 1, 10**6 - 1, 10**8 - 1):
         sums = 0
         mean_law(described(users, 1.3, 0.7, 1.0), 96, 1.1e-24)

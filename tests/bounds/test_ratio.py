@@ -104,7 +104,7 @@ def test_renyi_divergences_are_above_the_truth(truth, rate, users, rounds):
     parts = ((Identical(ratio=ratio, users=users), rounds),)
     for order in (1.5, 2.0, 5.0):
         forward, reverse = (rounds * math.log(p @ s**power) / (order - 1.0) for power in (order, 1.0 - order))
-        found = [rdp.rdp(parts, np.array([order]), way)[0] for way in ("forward", "reverse")]
+        found = [rdp.divergences(parts, np.array([order]), way)[0] for way in ("forward", "reverse")]
         assert found[0] >= forward * (1 - 1e-12)
         assert found[1] >= reverse * (1 - 1e-12)
         if order == 2.0:

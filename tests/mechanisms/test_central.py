@@ -124,7 +124,7 @@ def test_no_other_vectors_are_worse(kind, adjacency):
 @pytest.mark.parametrize("sigma", [0.3, 2.0])
 def test_the_line_agrees_with_the_law_of_a_ratio(rate, sigma):
     """Two engines for Poisson sampling and zero-out: brackets of one number."""
-    line = Worst(swap=Swap(scale=sigma, rate=rate, here=1.0, there=0.0, other=0.0), stand_in=0.0)
+    line = Worst(swap=Swap(scale=sigma, rate=rate, place_p=1.0, place_q=0.0, place_out=0.0), place_out_below=0.0)
     mean = Identical(ratio=Lognormal(scale=sigma), users=1, weight=rate)
     for rounds, delta in [(1, 1e-11), (300, 1e-8)]:
         one, other = (certify.epsilons(((part, rounds),), [delta], 1e-4)[0] for part in (line, mean))
@@ -133,7 +133,7 @@ def test_the_line_agrees_with_the_law_of_a_ratio(rate, sigma):
         assert one.width <= 1e-3 * one.upper
     orders = np.array([1.5, 2.0, 7.0, 15.0])
     for direction in ("forward", "reverse"):
-        known = rdp.rdp(((mean, 1),), orders, direction)
+        known = rdp.divergences(((mean, 1),), orders, direction)
         whole = orders == np.round(orders)
         found = line.log_moments(orders, direction) / (orders - 1.0)
         assert found[whole] == pytest.approx(known[whole], rel=1e-6)
@@ -479,8 +479,8 @@ def test_the_command_knows_them():
 
 def test_an_attack_is_valid_in_either_direction():
     """Merged panels of the real crowd show no more than the dominating pair, at every loss."""
-    swap = Swap(scale=1.0, rate=0.3, here=1.0, there=0.0, other=-1.0)
-    worst, real = Worst(swap=swap, stand_in=1.0), Real(swap=swap)
+    swap = Swap(scale=1.0, rate=0.3, place_p=1.0, place_q=0.0, place_out=-1.0)
+    worst, real = Worst(swap=swap, place_out_below=1.0), Real(swap=swap)
     for direction in ("forward", "reverse"):
         for epsilon in (0.0, 0.2, 1.0):
             most = certify.deltas(((worst, 1),), [epsilon], direction=direction)[0]

@@ -20,20 +20,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from shoal.bounds.grid import Cells, in_order, levels_for, located
+from shoal.bounds.grid import Cells, base_for, in_order, levels_for, located
 from shoal.bounds.numeric import UNIT, FloatArray
-
-_REACH = 6.0
-"""Level 0 reaches to between half and all of this many mean absolute deviations."""
-
 
 _CHUNK = 2**14
 """So many atoms are shared at once: few enough to stay in the processor's cache."""
-
-
-def base_for(deviation: float, half: int) -> int:
-    """Level 0 for laws of this mean absolute deviation."""
-    return math.floor(math.log2(_REACH * deviation / half))
 
 
 def atoms_on_grid(y: FloatArray, mass: FloatArray, half: int, base: int) -> FloatArray:
@@ -71,7 +62,7 @@ class Law:
     cut: float
 
 
-NOTHING = Law(point=np.zeros(1), mass=np.ones(1), cut=0.0)
+NO_TERMS = Law(point=np.zeros(1), mass=np.ones(1), cut=0.0)
 """The sum of no terms."""
 
 
@@ -147,7 +138,7 @@ def _padded(mass: FloatArray, half: int) -> FloatArray:
     return wide
 
 
-def rebased(a: Batch, base: int) -> Batch:
+def rebased_batch(a: Batch, base: int) -> Batch:
     """The same laws with a coarser level 0."""
     mass, quarter = a.mass, a.half // 2
     for _ in range(a.base, base):
@@ -253,13 +244,13 @@ def deviation(a: Batch) -> float:
     return float(a.weight @ sizes) / float(a.weight @ away)
 
 
-def added(a: Batch, b: Batch, share: float) -> Batch:
+def batch_sum(a: Batch, b: Batch, share: float) -> Batch:
     """Each law of a and that of b in one sum (b may be a: as many terms again).
 
     `share` is how much of the first moment of a term may be cut, for each of the terms.
     """
     if a is not b:
-        a, b = rebased(a, b.base), rebased(b, a.base)
+        a, b = rebased_batch(a, b.base), rebased_batch(b, a.base)
     # error 2, of this sum
     mass = _settled(_convolved(a, b), a.half)
     error = (max(a.longest, b.longest) + 64.0) * UNIT
@@ -269,20 +260,20 @@ def added(a: Batch, b: Batch, share: float) -> Batch:
         stretch=stretch + 8.0 * error * (1.0 + stretch) * (1.0 + 1e-6),
     )  # fmt: skip
     both = _clipped(both, share * both.count)
-    return rebased(both, base_for(deviation(both), both.half))
+    return rebased_batch(both, base_for(deviation(both), both.half))
 
 
-def summed(one: Batch, share: float) -> Callable[[int], Batch]:
+def sums_by_count(one: Batch, share: float) -> Callable[[int], Batch]:
     """Sums of any number of copies of a term; those made on the way are kept."""
     made: dict[int, Batch] = {1: one}
 
     def sum_of(count: int) -> Batch:
         if count not in made:
             if count % 2:
-                made[count] = added(sum_of(count - 1), one, share)
+                made[count] = batch_sum(sum_of(count - 1), one, share)
             else:
                 part = sum_of(count // 2)
-                made[count] = added(part, part, share)
+                made[count] = batch_sum(part, part, share)
         return made[count]
 
     return sum_of
@@ -290,11 +281,11 @@ def summed(one: Batch, share: float) -> Callable[[int], Batch]:
 
 def sums(one: Batch, counts: Sequence[int], share: float) -> dict[int, Batch]:
     """Sums of each of the counts, but for 0: from one to the next."""
-    sum_of, found = summed(one, share), {}
+    sum_of, found = sums_by_count(one, share), {}
     wanted = sorted({count for count in counts if count > 0})
     if wanted:
         found[wanted[0]] = sum_of(wanted[0])
     # Most differences are equal, so one more sum for each.
     for before, count in itertools.pairwise(wanted):
-        found[count] = added(found[before], sum_of(count - before), share)
+        found[count] = batch_sum(found[before], sum_of(count - before), share)
     return found

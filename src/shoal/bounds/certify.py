@@ -27,7 +27,7 @@ from shoal.bounds.numeric import DELTA_MIN, DIRECTIONS, EPSILON_MAX, LAW_ROUNDS_
 from shoal.bounds.round import Round
 from shoal.interval import Interval
 
-Ways = Literal["worse", "forward", "reverse"]
+DirectionChoice = Literal["worse", "forward", "reverse"]
 
 ACCURACY = 1e-3
 """Relative width in epsilon that is asked for by default."""
@@ -54,7 +54,7 @@ _FAR = 64.0
 _STUCK = 0.8
 """Twice the cells divide a width by four: if this much is left, something else limits it."""
 
-PARTS = 1e3
+SLOPE_DIVISOR = 1e3
 """How steeply delta falls is read over such a part of eps: a bracket of delta may be wider by as much."""
 
 
@@ -97,7 +97,7 @@ def _checked(parts: Parts) -> Parts:
     return tuple(counts.items())
 
 
-def _directions(direction: Ways) -> tuple[Direction, ...]:
+def _directions(direction: DirectionChoice) -> tuple[Direction, ...]:
     _validate.choice("direction", direction, ("worse", "forward", "reverse"))
     return DIRECTIONS if direction == "worse" else (direction,)
 
@@ -183,7 +183,7 @@ def _ordered(lower: float, upper: float) -> Interval:
 
 
 def epsilons(
-    parts: Parts, deltas: Sequence[float], accuracy: float = ACCURACY, *, direction: Ways = "worse"
+    parts: Parts, deltas: Sequence[float], accuracy: float = ACCURACY, *, direction: DirectionChoice = "worse"
 ) -> list[Interval]:
     """eps at each delta, bracketed; `accuracy` is the relative width wanted.
 
@@ -195,7 +195,7 @@ def epsilons(
     """
     parts, asked = _checked(parts), [_validate.delta(d) for d in deltas]
     ways = _directions(direction)
-    local = [gaussian.epsilon(_local_width(parts), d) for d in asked]
+    local = [gaussian.epsilon_at(_local_width(parts), d) for d in asked]
     if _is_gaussian(parts):
         return local
     caps = [Interval(lower=0.0, upper=interval.upper) for interval in local]
@@ -231,7 +231,7 @@ def epsilons(
 
 
 def deltas(
-    parts: Parts, epsilons: Sequence[float], accuracy: float = ACCURACY, *, direction: Ways = "worse"
+    parts: Parts, epsilons: Sequence[float], accuracy: float = ACCURACY, *, direction: DirectionChoice = "worse"
 ) -> list[Interval]:
     """delta at each eps, bracketed as tightly as a relative width `accuracy` in eps would be.
 
@@ -240,7 +240,7 @@ def deltas(
     parts, asked = _checked(parts), [_validate.epsilon(e) for e in epsilons]
     ways = _directions(direction)
     width = _local_width(parts)
-    local = [gaussian.delta(width, e) for e in asked]
+    local = [gaussian.delta_at(width, e) for e in asked]
     if _is_gaussian(parts):
         return local
     caps = [Interval(lower=0.0, upper=interval.upper) for interval in local]
@@ -258,12 +258,12 @@ def deltas(
                 continue
             curves = [together.curves(way) for way in ways]
             each = [_ordered(c["lower"].delta(e), c["upper"].delta(e)) for c in curves]
-            here, there = (max(c["upper"].delta(x) for c in curves) for x in (e, (1.0 + 1.0 / PARTS) * e))
-            slope = max(1.0, PARTS * math.log(here / there)) if 0.0 < there < here else 1.0
+            here, there = (max(c["upper"].delta(x) for c in curves) for x in (e, (1.0 + 1.0 / SLOPE_DIVISOR) * e))
+            slope = max(1.0, SLOPE_DIVISOR * math.log(here / there)) if 0.0 < there < here else 1.0
             negligible = here <= DELTA_MIN  # nobody asks for its digits
             bracket = _meet(_worst(each), cap)
             # A delta that underflowed is no proof of pure differential privacy.
-            bracket = Interval(lower=bracket.lower, upper=max(bracket.upper, gaussian.TINY))
+            bracket = Interval(lower=bracket.lower, upper=max(bracket.upper, gaussian.SMALLEST_DOUBLE))
             found.append(_Answer(interval=bracket, slope=math.inf if negligible else slope))
         return found
 
@@ -277,8 +277,8 @@ def advantage(parts: Parts, accuracy: float = ACCURACY) -> Interval:
     return _meet(forward, reverse)
 
 
-def tradeoff(
-    parts: Parts, fprs: Sequence[float], accuracy: float = ACCURACY, *, direction: Ways = "worse"
+def powers(
+    parts: Parts, fprs: Sequence[float], accuracy: float = ACCURACY, *, direction: DirectionChoice = "worse"
 ) -> list[Interval]:
     """The largest true positive rate of an attack at each false positive rate, bracketed.
 
@@ -290,10 +290,10 @@ def tradeoff(
     parts, asked = _checked(parts), [_validate.delta(f, "fpr") for f in fprs]
     ways = _directions(direction)
     if _is_gaussian(parts):
-        return [gaussian.power(_local_width(parts), f) for f in asked]
-    caps = [Interval(lower=f, upper=gaussian.power(_local_width(parts), f).upper) for f in asked]
+        return [gaussian.power_at(_local_width(parts), f) for f in asked]
+    caps = [Interval(lower=f, upper=gaussian.power_at(_local_width(parts), f).upper) for f in asked]
     if not in_range(parts):
-        return _from_limits(parts, caps, lambda within: tradeoff(within, asked, accuracy, direction=direction))
+        return _from_limits(parts, caps, lambda within: powers(within, asked, accuracy, direction=direction))
     budget = budget_for(parts, min(_SMALLEST_FPR, *asked))
 
     def answer(half: int) -> list[_Answer]:
@@ -310,7 +310,7 @@ def tradeoff(
 def highest_power(parts: Parts, fpr: float, half: int = 512) -> float:
     """An upper bound on the true positive rate, both ways, for rounds of which only that is known."""
     together = Composition(parts=parts, half=half, budget=budget_for(parts, min(_SMALLEST_FPR, fpr)))
-    cap = gaussian.power(_local_width(parts), fpr).upper
+    cap = gaussian.power_at(_local_width(parts), fpr).upper
     return max(fpr, min(cap, max(_power_bound(together, way, fpr) for way in DIRECTIONS)))
 
 

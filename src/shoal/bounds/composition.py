@@ -50,21 +50,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import special
 
-from shoal.bounds.grid import Cells, Share, added, deposit, in_order, rebased
+from shoal.bounds.grid import Cells, Share, base_for, convolved, deposit, in_order, rebased
 from shoal.bounds.mean_law import Pair
 from shoal.bounds.numeric import ROUNDED_UP, SIDES, UNIT, Direction, FloatArray, Side
-from shoal.bounds.round import Ends, Round
+from shoal.bounds.round import Round, SideChoice
 
 Parts = tuple[tuple[Round, int], ...]
 """Different rounds and how often each is run."""
 
-_REACH = 6.0
-"""Level 0 reaches to between half and all of this many typical distances from the centre."""
-
 _LARGE = 8.0
 """Where the grid reaches to such losses no eps of interest is so small that offsets are needed to see it."""
 
-_NOTHING = 1e-4
+_ZERO_LOSS_PART = 1e-4
 """Losses below this part of a typical one count as 0 where a grid is chosen."""
 
 _CLEAR, _MOST = 2.0, 0.9
@@ -171,7 +168,7 @@ def _middle(loss: FloatArray, mass: FloatArray) -> tuple[float, float]:
     size = np.abs(loss)
     if not np.any(size):
         return 0.0, 1.0
-    away = size > _NOTHING * float(mass @ size**2) / float(mass @ size)
+    away = size > _ZERO_LOSS_PART * float(mass @ size**2) / float(mass @ size)
     moved, some = loss[away], mass[away]
     mean = float(some @ moved) / float(some.sum())
     near, far = _scale(some, np.abs(moved - mean)), _scale(some, np.abs(moved))
@@ -180,17 +177,13 @@ def _middle(loss: FloatArray, mass: FloatArray) -> tuple[float, float]:
     return 0.0, far
 
 
-def _base(scale: float, half: int) -> int:
-    return math.floor(math.log2(_REACH * scale / half))
-
-
 @functools.lru_cache(maxsize=64)
-def _round(mean: Round, half: int, budget: float, direction: Direction, source: Ends) -> _Losses:
+def _round(mean: Round, half: int, budget: float, direction: Direction, source: SideChoice) -> _Losses:
     """One round on the grid."""
     found = mean.atoms(half, budget, direction, source)
     loss, u, w = found.loss, found.top, found.offset
     centre, scale = _middle(loss, u)
-    rule, base = _LossRule(direction=direction, bare=source == "upper"), _base(scale, half)
+    rule, base = _LossRule(direction=direction, bare=source == "upper"), base_for(scale, half)
     masses, moments = deposit(rule, loss - centre, u, w, half, base)
     # Errors 1 and 5 (what the law cut, and underflow), 2 and 4 for putting atoms on the grid; 3 below.
     cells = _Losses(
@@ -233,7 +226,7 @@ def _fit(a: _Losses) -> _Losses:
     y, mass = a.points()[occupied], a.mass[occupied]
     centre, scale = _middle(y, mass)
     if centre:
-        base = _base(scale, a.half)
+        base = base_for(scale, a.half)
         mass, moment = deposit(a.rule, y - centre, mass, a.moment[occupied], a.half, base)
         # error 4
         slip = a.slip + 4.0 * UNIT * (float(np.abs(y).max()) + abs(centre))
@@ -242,7 +235,7 @@ def _fit(a: _Losses) -> _Losses:
             relative=a.relative + 64.0 * UNIT,
         )  # fmt: skip
         return replace(a, jitter=a.jitter + 64.0 * UNIT * a.offset)
-    return _rebase(a, _base(scale, a.half))
+    return _rebase(a, base_for(scale, a.half))
 
 
 def _whole(a: _Losses) -> _Losses:
@@ -278,7 +271,7 @@ def _together(a: _Losses, b: _Losses, allowance: float) -> _Losses:
             a, b = _rebase(a, b.base), _rebase(b, a.base)
         if a.rule.whole or b.rule.whole:
             a, b = _whole(a), _whole(b)
-    mass, moment = added(a.rule, a, b)
+    mass, moment = convolved(a.rule, a, b)
     # error 2: of both parts, and of one more convolution
     step = (max(a.longest, b.longest) + 64.0) * UNIT
     relative, jitter = a.relative + b.relative + step, 0.0
@@ -303,7 +296,7 @@ class _Look:
     budget: float
     direction: Direction
     spare: float
-    source: Ends
+    source: SideChoice
 
 
 @functools.lru_cache(maxsize=128)

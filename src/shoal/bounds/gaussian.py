@@ -23,7 +23,7 @@ from scipy import special
 from shoal.bounds.numeric import UNIT, FloatArray
 from shoal.interval import Interval
 
-TINY = 5e-324
+SMALLEST_DOUBLE = 5e-324
 """No delta of a report is 0: one too small for a double is reported as the smallest there is."""
 
 
@@ -39,13 +39,13 @@ def _error(width: float, epsilon: FloatArray | float) -> FloatArray | float:
     return 16.0 * UNIT * (2.0 + (width / 2.0 + epsilon / width) ** 2 + epsilon)
 
 
-def delta(width: float, epsilon: float) -> Interval:
+def delta_at(width: float, epsilon: float) -> Interval:
     """delta at one eps."""
     if math.isinf(width):
         return Interval(lower=0.0, upper=1.0)
     first, second = (math.exp(float(log)) for log in log_terms(width, epsilon))
     value, error = first - second, float(_error(width, epsilon)) * (first + second)
-    return Interval(lower=max(0.0, value - error), upper=min(1.0, max(value + error, TINY)))
+    return Interval(lower=max(0.0, value - error), upper=min(1.0, max(value + error, SMALLEST_DOUBLE)))
 
 
 def deltas_above(width: float, epsilon: FloatArray) -> FloatArray:
@@ -55,7 +55,7 @@ def deltas_above(width: float, epsilon: FloatArray) -> FloatArray:
     return found
 
 
-def epsilon(width: float, delta_: float) -> Interval:
+def epsilon_at(width: float, delta: float) -> Interval:
     """eps at one delta."""
     if math.isinf(width):
         return Interval(lower=0.0, upper=math.inf)
@@ -64,14 +64,14 @@ def epsilon(width: float, delta_: float) -> Interval:
     for end in ("lower", "upper"):
 
         def excess(value: float, end: str = end) -> float:
-            return delta_ - float(getattr(delta(width, value), end))
+            return delta - float(getattr(delta_at(width, value), end))
 
         root = _bisect(excess, width)
         ends.append(root[0] if end == "lower" else root[1])
     return Interval(lower=min(ends), upper=max(ends))
 
 
-def power(width: float, fpr: float) -> Interval:
+def power_at(width: float, fpr: float) -> Interval:
     """The power of the best test at a false positive rate: `Phi(Phi^-1(fpr) + r)`."""
     if math.isinf(width):
         return Interval(lower=fpr, upper=1.0)

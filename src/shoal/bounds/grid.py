@@ -25,6 +25,9 @@ import numpy as np
 
 from shoal.bounds.numeric import FloatArray, IntArray
 
+_LEVEL_ZERO_DEVIATIONS = 6.0
+"""Level 0 reaches to between half and all of this many mean absolute deviations."""
+
 
 class Share(NamedTuple):
     """What one side gets of an atom: this part of its mass; of its moment this part, and `lift` of its mass."""
@@ -123,6 +126,11 @@ def located(y: FloatArray, half: int, base: int, levels: int) -> tuple[IntArray,
     return level, left, scaled - left
 
 
+def base_for(deviation: float, half: int) -> int:
+    """The base of the grid for laws with this mean absolute deviation."""
+    return math.floor(math.log2(_LEVEL_ZERO_DEVIATIONS * deviation / half))
+
+
 def levels_for(largest: float, half: int, base: int) -> int:
     """How many levels reach this far."""
     reach = math.ldexp(float(half), base)
@@ -164,7 +172,7 @@ def rebased(rule: Rule, cells: Cells, base: int) -> tuple[FloatArray, FloatArray
     return mass, moment
 
 
-def added(rule: Rule, a: Cells, b: Cells) -> tuple[FloatArray, FloatArray]:
+def convolved(rule: Rule, a: Cells, b: Cells) -> tuple[FloatArray, FloatArray]:
     """Masses and moments of the sum of independent a and b, which have one base (b may be a: a copy)."""
     return _settle(rule, *_convolve_levels(rule, a, b), a.base, a.half)
 

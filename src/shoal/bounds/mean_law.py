@@ -89,7 +89,7 @@ from typing import Literal
 
 import numpy as np
 
-from shoal.bounds.grid import Cells, Share, added, deposit, rebased
+from shoal.bounds.grid import Cells, Share, base_for, convolved, deposit, rebased
 from shoal.bounds.numeric import ROUNDED_UP, UNIT, Direction, FloatArray, Side
 from shoal.bounds.ratio import MeanRatio, Ratio
 
@@ -102,9 +102,6 @@ _CONCENTRATED = 0.15
 
 _SMALL = 0.3
 """Ratios below this part of their mean are small: for their sake the grid stays relative to 0."""
-
-_REACH = 6.0
-"""Level 0 reaches to between half and all of this many mean absolute deviations."""
 
 _USUAL = 0.06
 """What error 5 takes for granted of E|v|, v the distance from 1 of a report that takes part."""
@@ -168,8 +165,7 @@ def _one(ratio: Ratio, half: int, users: int, budget: float) -> _Sum:
     w_low, w_high = (math.exp(log) for log in ratio.log_at(ends).tolist())
     centre = 1.0 if w_low > _SMALL else 0.0
     # About 0 the finest level reaches just beyond the smallest ratio: further up cells grow with the ratio.
-    first = _REACH * ratio.deviation if centre else 2.0 * w_low
-    base = math.floor(math.log2(first / half))
+    base = base_for(ratio.deviation, half) if centre else math.floor(math.log2(2.0 * w_low / half))
     # error 7: no node stands for reports on both sides of a lattice point, where sharing has a kink.
     z, inside = ratio.atoms(z_low, z_high, _edges(centre, half, base, w_low, w_high))
     exponents = ratio.log_at(np.concatenate([z, ends]))
@@ -285,8 +281,7 @@ def _fit(a: _Sum) -> _Sum:
             # Levels that clipping has emptied go; what is left keeps its relative resolution.
             smallest = float(a.points()[occupied].min())
             return _rebase(a, math.floor(math.log2(2.0 * smallest / a.half))) if smallest > 0.0 else a
-    base = math.floor(math.log2(_REACH * deviation / a.half))
-    return _recentre(a, float(a.users), base)
+    return _recentre(a, float(a.users), base_for(deviation, a.half))
 
 
 def _add(a: _Sum, b: _Sum) -> _Sum:
@@ -300,7 +295,7 @@ def _add(a: _Sum, b: _Sum) -> _Sum:
         a, b = (_many(a),) * 2 if a is b else (_many(a), _many(b))
     longest = max(a.longest, b.longest)
     offset = max(x.largest_offset(in_spacings=True) for x in (a, b)) + 1.0
-    mass, moment = added(_RULE, a, b)
+    mass, moment = convolved(_RULE, a, b)
     # error 4: a mean is off by a part of the spacing, relative to |y| above level 0, and absolute in level 0.
     error = 4.0 * longest * UNIT * offset
     relative = 2.0 * error / a.half

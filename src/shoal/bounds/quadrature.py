@@ -21,17 +21,17 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(6)
 
 def nodes(low: float, high: float, kinks: FloatArray, growth: float) -> tuple[FloatArray, FloatArray]:
     """Nodes z between low and high, and their weights for the integral dz."""
-    return within(edges(low, high, kinks, growth))
+    return panel_nodes(panel_edges(low, high, kinks, growth))
 
 
-def edges(low: float, high: float, kinks: FloatArray, growth: float) -> FloatArray:
+def panel_edges(low: float, high: float, kinks: FloatArray, growth: float) -> FloatArray:
     """The ends of all panels between low and high."""
     panel = 1.0 / (max(abs(low), abs(high)) + growth + 5.0)
     steps = max(1, math.ceil((high - low) / panel))
     return np.unique(np.concatenate([np.linspace(low, high, steps + 1), np.clip(kinks, low, high)]))
 
 
-def within(cuts: FloatArray) -> tuple[FloatArray, FloatArray]:
+def panel_nodes(cuts: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Six nodes for each of the panels that end at these points, and their weights."""
     widths = np.diff(cuts)
     z = (cuts[:-1, None] + 0.5 * widths[:, None] * (_NODES + 1.0)).ravel()

@@ -30,7 +30,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from shoal._validate import ORDER_MAX
-from shoal.bounds.gaussian import TINY
+from shoal.bounds.gaussian import SMALLEST_DOUBLE
 from shoal.bounds.numeric import DIRECTIONS, UNIT, Direction, FloatArray
 from shoal.bounds.round import DENSE, Round
 
@@ -41,7 +41,7 @@ Repeated = tuple[Round, int]
 """A round and how often it is repeated."""
 
 
-def rdp(parts: Sequence[Repeated], orders: FloatArray, direction: Direction) -> FloatArray:
+def divergences(parts: Sequence[Repeated], orders: FloatArray, direction: Direction) -> FloatArray:
     """`D_L` of the composed rounds at real orders."""
     # error 1 is in the moments already; counts are multiplied here and in the search, nowhere else.
     total = sum((count * mean.log_moments(orders, direction) for mean, count in parts), np.zeros(len(orders)))
@@ -49,7 +49,7 @@ def rdp(parts: Sequence[Repeated], orders: FloatArray, direction: Direction) -> 
 
 
 @functools.lru_cache(maxsize=64)
-def grid(level: int) -> FloatArray:
+def order_grid(level: int) -> FloatArray:
     """Orders of one level: 0 for L <= 64, 1 up to 256, each further one twice as far."""
     if level == 0:
         # Small orders count where epsilon is large; there they are denser than the whole ones.
@@ -61,7 +61,7 @@ def grid(level: int) -> FloatArray:
 
 @functools.lru_cache(maxsize=512)
 def _level(mean: Round, direction: Direction, level: int) -> FloatArray:
-    return mean.log_moments(grid(level), direction, quick=True)
+    return mean.log_moments(order_grid(level), direction, quick=True)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -82,7 +82,7 @@ def _search(
     """
     best, at, level = math.inf, math.nan, 0
     while True:
-        orders = grid(level)
+        orders = order_grid(level)
         total = sum((count * _level(mean, direction, level) for mean, count in parts), np.zeros(len(orders)))
         values = objective(orders, total)
         i = int(np.argmin(values))
@@ -129,7 +129,7 @@ def _worst(
 ) -> tuple[float, float]:
     """The worse of both directions' best values of an objective, and the order that gives it."""
     if orders is not None:
-        tables = [objective(orders, rdp(parts, orders, d) * (orders - 1.0)) for d in DIRECTIONS]
+        tables = [objective(orders, divergences(parts, orders, d) * (orders - 1.0)) for d in DIRECTIONS]
         return max((float(t.min()), float(orders[int(np.argmin(t))])) for t in tables)
     best, at = _search(parts, "forward", objective)
     # If the reverse direction does no worse at this one order, its best is no worse either.
@@ -138,7 +138,7 @@ def _worst(
     return max((best, at), _search(parts, "reverse", objective))
 
 
-def epsilon(parts: Sequence[Repeated], delta: float, orders: FloatArray | None = None) -> float:
+def least_epsilon(parts: Sequence[Repeated], delta: float, orders: FloatArray | None = None) -> float:
     """The least epsilon that Rényi DP proves at this delta; `orders` restricts the search to them."""
     if not parts:
         return 0.0
@@ -146,15 +146,15 @@ def epsilon(parts: Sequence[Repeated], delta: float, orders: FloatArray | None =
 
 
 def best_order(parts: Sequence[Repeated], delta: float) -> float:
-    """The order at which `epsilon` is reached, in the direction that is worse."""
+    """The order at which `least_epsilon` is reached, in the direction that is worse."""
     return _worst(parts, None, lambda o, m: epsilon_terms(o, m, delta))[1]
 
 
-def delta(parts: Sequence[Repeated], epsilon: float, orders: FloatArray | None = None) -> float:
+def least_delta(parts: Sequence[Repeated], epsilon: float, orders: FloatArray | None = None) -> float:
     """The least delta that Rényi DP proves at this epsilon, at most 1 and never rounded to 0."""
     if not parts:
         return 0.0
     log_delta, _ = _worst(parts, orders, lambda o, m: _log_delta_terms(o, m, epsilon))
     if log_delta >= 0.0:
         return 1.0
-    return max(math.exp(log_delta), TINY)
+    return max(math.exp(log_delta), SMALLEST_DOUBLE)

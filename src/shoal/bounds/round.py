@@ -19,7 +19,7 @@ from shoal.bounds.mean_law import MeanLaw, Pair, mean_law
 from shoal.bounds.numeric import LAW_RATE_MIN, LAW_USERS_MAX, ROUNDED_UP, Direction, FloatArray, Side
 from shoal.bounds.ratio import MeanRatio, Ratio
 
-Ends = Literal["both", "upper", "lower"]
+SideChoice = Literal["both", "upper", "lower"]
 """Cells of both sides together, or of one whose offsets are 0."""
 
 DENSE = 256
@@ -70,14 +70,14 @@ class Round(ABC):
     epsilon_max: ClassVar[float] = math.inf
     """The largest eps at which it bounds from below."""
 
-    is_above_only: ClassVar[bool] = False
+    is_upper_only: ClassVar[bool] = False
     """Whether nothing is known from below: such rounds have upper bounds only."""
 
     @abstractmethod
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
         """One side with `half` cells to a level, about `budget` of its mass cut off (and charged)."""
 
-    def atoms(self, half: int, budget: float, direction: Direction, source: Ends) -> Atoms:
+    def atoms(self, half: int, budget: float, direction: Direction, source: SideChoice) -> Atoms:
         """What composition starts from."""
         return Atoms.of(self.pair(half, budget, "lower" if source == "lower" else "upper", direction))
 
@@ -99,7 +99,7 @@ class Round(ABC):
         return False
 
     @property
-    def has_other_ways(self) -> bool:
+    def has_direct_bound(self) -> bool:
         """Whether there may be a better bound than that of its legs."""
         return False
 
@@ -122,7 +122,7 @@ class Round(ABC):
         """The one plain report that all of it is post-processing of."""
         return Identical(ratio=self.ratio.at_rate(1.0), users=1)
 
-    def alone(self) -> Round:
+    def own_report(self) -> Round:
         """User 1's report and its coin in the clear, where nothing better is known of the others."""
         return self
 
@@ -134,7 +134,7 @@ class Round(ABC):
         """The same round with its attack tuned to decide at this loss."""
         return self
 
-    def surely_shows(self, other: Round, rounds: int) -> bool:
+    def dominates(self, other: Round, rounds: int) -> bool:
         """Whether this one, as computed, is surely no more private than the other over so many rounds."""
         return False
 
@@ -151,7 +151,7 @@ class Identical(MeanRatio, Round):
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
         return self.law(half, budget).pair(side, direction)
 
-    def atoms(self, half: int, budget: float, direction: Direction, source: Ends) -> Atoms:
+    def atoms(self, half: int, budget: float, direction: Direction, source: SideChoice) -> Atoms:
         if source != "both":
             return super().atoms(half, budget, direction, source)
         # Both sides have one mass and differ in where it is: so they are composed once, with an offset.

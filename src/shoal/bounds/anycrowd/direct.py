@@ -55,7 +55,8 @@ from shoal.bounds import quadrature
 from shoal.bounds.anycrowd.exchange import Case, Exchange
 from shoal.bounds.anycrowd.prices import Prices
 from shoal.bounds.anycrowd.thinning import Thinning
-from shoal.bounds.batch_grid import NOTHING, Batch, Law, atoms_on_grid, base_for, batch, positions, sums
+from shoal.bounds.batch_grid import NO_TERMS, Batch, Law, atoms_on_grid, batch, positions, sums
+from shoal.bounds.grid import base_for
 from shoal.bounds.numeric import UNIT, FloatArray
 
 _PLACES: FloatArray = np.array([-6.0, -4.2, -3.0, -2.0, -1.0, -0.2, 0.6, 1.4, 2.4, 3.8, 6.0])
@@ -281,7 +282,7 @@ def delta(
     nodes = _Nodes.of(score, present, budget)
     one = _terms(nodes, thin, rate, half, budget)
     totals = sums(one, [case.terms for case in cases], budget)
-    laws = {0: [NOTHING] * len(nodes.value)} | {count: total.laws() for count, total in totals.items()}
+    laws = {0: [NO_TERMS] * len(nodes.value)} | {count: total.laws() for count, total in totals.items()}
     mean, found = score.mean, 0.0
     for case in cases:
         here = math.fsum(

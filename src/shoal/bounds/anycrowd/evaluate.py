@@ -31,7 +31,7 @@ _CUT = 1e-20
 
 def is_any(parts: Parts) -> bool:
     """Whether there is a round whose crowd may hold anything: such rounds have upper bounds only."""
-    return any(part.is_above_only for part, _ in parts)
+    return any(part.is_upper_only for part, _ in parts)
 
 
 def epsilon(parts: Parts, delta: float, accuracy: float = certify.ACCURACY) -> float:
@@ -76,9 +76,9 @@ def power(parts: Parts, fpr: float, accuracy: float = certify.ACCURACY) -> float
     """
     parts = certify.limited(parts)
     if not certify.in_range(parts):
-        return certify.tradeoff(_local(parts), [fpr])[0].upper
+        return certify.powers(_local(parts), [fpr])[0].upper
     if any(part.is_bare for part, _ in parts):
-        return certify.tradeoff(_alone(parts), [fpr], accuracy)[0].upper
+        return certify.powers(_alone(parts), [fpr], accuracy)[0].upper
     half = _half(accuracy)
     found = certify.highest_power(parts, fpr, half)
     legs = _legs(parts)
@@ -110,7 +110,7 @@ def _local(parts: Parts) -> Parts:
 
 def _alone(parts: Parts) -> Parts:
     """User 1's report and its coin in the clear: everything else is post-processing of them, too."""
-    return tuple((part.alone(), rounds) for part, rounds in parts)
+    return tuple((part.own_report(), rounds) for part, rounds in parts)
 
 
 def _is_nearly_local(parts: Parts) -> bool:
@@ -128,7 +128,7 @@ def _asked(parts: Parts, smallest: float, accuracy: float, ask: Callable[[Curve 
     if legs is None:
         return max(ask(there), ask(back))
     found = ask(ByZero(there=there, back=back))
-    if not any(part.has_other_ways for part, _ in parts):
+    if not any(part.has_direct_bound for part, _ in parts):
         return found
     rounds = replace(rounds, parts=parts)
     return min(found, max(ask(rounds.above(way)) for way in DIRECTIONS))

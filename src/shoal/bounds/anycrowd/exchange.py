@@ -71,7 +71,8 @@ from shoal.bounds.anycrowd import groups
 from shoal.bounds.anycrowd.mixture import Mixture
 from shoal.bounds.anycrowd.prices import PricedLaw, Prices, law_of, of_report, of_sampled, smaller
 from shoal.bounds.anycrowd.thinning import Thinning, excess, root
-from shoal.bounds.batch_grid import NOTHING, Batch, Law, added, atoms_on_grid, base_for, batch, positions, sums
+from shoal.bounds.batch_grid import NO_TERMS, Batch, Law, atoms_on_grid, batch, batch_sum, positions, sums
+from shoal.bounds.grid import base_for
 from shoal.bounds.mean_law import Pair
 from shoal.bounds.numeric import LAW_USERS_MAX, UNIT, Direction, FloatArray, Side
 from shoal.bounds.ratio import Lognormal
@@ -427,7 +428,7 @@ class Exchange(Round):
     users: int
     sample: int | None = None
 
-    is_above_only: ClassVar[bool] = True
+    is_upper_only: ClassVar[bool] = True
 
     @property
     def weight(self) -> float:  # type: ignore[override]
@@ -448,7 +449,7 @@ class Exchange(Round):
         users = min(self.users, LAW_USERS_MAX) if self.sample is None else self.users
         return replace(self, ratio=self.ratio.limited(), users=users)
 
-    def alone(self) -> Round:
+    def own_report(self) -> Round:
         return Identical(ratio=self.ratio.at_rate(self.ratio.rate * self.weight), users=1)
 
     @property
@@ -459,7 +460,7 @@ class Exchange(Round):
         if side != "upper":
             raise ValueError("the exchange theorem bounds from above only")
         if self.is_bare:
-            return self.alone().pair(half, budget, side, direction)
+            return self.own_report().pair(half, budget, side, direction)
         return self.law(half, budget).pair(direction)
 
     def test_error(self, half: int, budget: float) -> tuple[float, float]:
@@ -472,7 +473,7 @@ class Exchange(Round):
     def log_moments(self, orders: FloatArray, direction: Direction, *, quick: bool = False) -> FloatArray:
         """Upper bounds on `(L - 1) D_L` at orders L > 1."""
         if self.is_bare:
-            return self.alone().log_moments(orders, direction, quick=quick)
+            return self.own_report().log_moments(orders, direction, quick=quick)
         return self.law(512, _FOR_MOMENTS).log_moments(
             orders, direction, self.ratio.scale, self.ratio.rate * self.weight
         )
@@ -733,7 +734,7 @@ def _mixed(
 ) -> Prices:
     mixture = Mixture(cut=nodes.cut + 3.0 * budget)
     # Many cases of a fixed size have as many terms.
-    laws = {0: [NOTHING] * len(nodes.value)} | {count: total.laws() for count, total in totals.items()}
+    laws = {0: [NO_TERMS] * len(nodes.value)} | {count: total.laws() for count, total in totals.items()}
     away: dict[tuple[int, int], Law] = {}
     for case in cases:
         for v, chance, law in zip(nodes.value.tolist(), nodes.chance.tolist(), laws[case.terms], strict=True):
@@ -753,5 +754,5 @@ def _absent(total: Batch | None, one: Batch, extra: int, share: float) -> Law:
     alone = None if total is None else total.only(len(total.mass) - 1)
     if extra:
         more = one.only(len(one.mass) - 1)
-        alone = more if alone is None else added(alone, more, share)
-    return NOTHING if alone is None else alone.laws()[0]
+        alone = more if alone is None else batch_sum(alone, more, share)
+    return NO_TERMS if alone is None else alone.laws()[0]

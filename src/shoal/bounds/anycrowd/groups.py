@@ -68,8 +68,8 @@ from shoal.bounds import quadrature
 from shoal.bounds.anycrowd.mixture import Mixture
 from shoal.bounds.anycrowd.prices import PricedLaw, Prices
 from shoal.bounds.anycrowd.thinning import Thinning, excess, root
-from shoal.bounds.batch_grid import NOTHING, Batch, added, atoms_on_grid, base_for, batch, summed, sums
-from shoal.bounds.grid import in_order
+from shoal.bounds.batch_grid import NO_TERMS, Batch, atoms_on_grid, batch, batch_sum, sums, sums_by_count
+from shoal.bounds.grid import base_for, in_order
 from shoal.bounds.numeric import UNIT, FloatArray
 from shoal.bounds.ratio import Lognormal
 
@@ -490,7 +490,7 @@ def _groups(ratio: Lognormal, thin: Thinning, plan: Division, nodes: Nodes, half
     cuts = [plan.cuts_for(chance) for chance in weight.tolist()]
     one, kinds = _users(ratio, thin, cuts, nodes, half, share)
     # All intervals and all v go through the same doublings, on one grid.
-    group = summed(one, share)(plan.size)
+    group = sums_by_count(one, share)(plan.size)
     points = in_order(group.points)
     laws, stretch, cut = [], [], []
     for last, kind in zip(np.cumsum(kinds).tolist(), kinds, strict=True):
@@ -575,10 +575,10 @@ def prices(
     # Groups that straddle an end of an interval: as many users of whom nothing is known (proposition 5).
     if plan.lone:
         user, _ = _users(ratio, thin, [_ANYWHERE] * len(nodes.value), nodes, half, budget)
-        lone = summed(user, budget)(plan.lone)
-        found = {0: lone, **{count: added(total, lone, budget) for count, total in found.items()}}
+        lone = sums_by_count(user, budget)(plan.lone)
+        found = {0: lone, **{count: batch_sum(total, lone, budget) for count, total in found.items()}}
     laws = {count: total.laws() for count, total in found.items()}
-    laws.setdefault(0, [NOTHING] * len(nodes.value))
+    laws.setdefault(0, [NO_TERMS] * len(nodes.value))
     mixture = Mixture(cut=lost)
     for case in cases:
         which = keys.index(case.law)

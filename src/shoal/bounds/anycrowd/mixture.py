@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shoal.bounds.anycrowd.prices import Prices, of_law
-from shoal.bounds.batch_grid import Law, atoms_on_grid, base_for
-from shoal.bounds.grid import Cells, in_order, levels_for
+from shoal.bounds.batch_grid import Law, atoms_on_grid
+from shoal.bounds.grid import Cells, base_for, in_order, levels_for
 from shoal.bounds.numeric import UNIT, FloatArray
 
 _CHUNK = 16

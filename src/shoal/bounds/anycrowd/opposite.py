@@ -36,7 +36,7 @@ import numpy as np
 from scipy import special
 
 from shoal.bounds import quadrature
-from shoal.bounds.grid import Cells, Share, added, deposit, in_order, rebased
+from shoal.bounds.grid import Cells, Share, convolved, deposit, in_order, rebased
 from shoal.bounds.mean_law import Pair
 from shoal.bounds.numeric import UNIT, Direction, FloatArray, Side
 from shoal.bounds.ratio import Ratio
@@ -103,7 +103,7 @@ class Opposite(Round):
         return self.mean.weight
 
     @property
-    def is_felt(self) -> bool:
+    def is_worth_computing(self) -> bool:
         """Whether the attack is worth computing."""
         return self.users <= _ATTACK_USERS_MAX and self.ratio.scale >= _SCALE_MIN
 
@@ -132,7 +132,7 @@ class Opposite(Round):
     def tuned(self, loss: float) -> Opposite:
         return replace(self, loss=loss)
 
-    def surely_shows(self, other: Round, rounds: int) -> bool:
+    def dominates(self, other: Round, rounds: int) -> bool:
         # Of the same move it shows more than the identical crowd, but for its round-off with many users.
         return self.mean == other and self.users * rounds <= _SURE
 
@@ -203,9 +203,9 @@ def _together(a: _Scores, b: _Scores) -> _Scores:
     # The coarser grid of the two: an attacker may round once more.
     if a is not b:
         a, b = _rebase(a, b.base), _rebase(b, a.base)
-    mass, moment = added(_RULE, a, b)
+    mass, moment = convolved(_RULE, a, b)
     far = a.far()
-    _, farther = added(_RULE, far, far if a is b else b.far())
+    _, farther = convolved(_RULE, far, far if a is b else b.far())
     return _Scores(
         base=a.base, mass=mass, moment=moment, farther=farther, count=a.count + b.count,
         error=a.error + b.error + (max(a.longest, b.longest) + 32.0) * UNIT,

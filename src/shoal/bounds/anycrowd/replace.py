@@ -75,7 +75,7 @@ class Replace(Round):
 
     step: Exchange
 
-    is_above_only: ClassVar[bool] = True
+    is_upper_only: ClassVar[bool] = True
 
     @property
     def ratio(self) -> Lognormal:  # type: ignore[override]
@@ -90,7 +90,7 @@ class Replace(Round):
         return self.step.weight
 
     @property
-    def has_other_ways(self) -> bool:
+    def has_direct_bound(self) -> bool:
         return self.step.sample is not None or self.users <= _FEW or direct.pays(self.step)
 
     def limited(self) -> Replace:
@@ -99,7 +99,7 @@ class Replace(Round):
         step = self.step if whole == self.ratio else replace(self.step, ratio=whole.halved())
         return Replace(step=step.limited())
 
-    def alone(self) -> Round:
+    def own_report(self) -> Round:
         return Identical(ratio=self.ratio.at_rate(self.ratio.rate * self.weight), users=1)
 
     def leg(self) -> Round:
@@ -113,7 +113,7 @@ class Replace(Round):
         if side != "upper":
             raise ValueError("the way through zero bounds from above only")
         if self.is_bare:
-            return self.alone().pair(half, budget, side, direction)
+            return self.own_report().pair(half, budget, side, direction)
         return self.law(half, budget).pair(direction)
 
     def test_error(self, half: int, budget: float) -> tuple[float, float]:
@@ -124,7 +124,7 @@ class Replace(Round):
 
     def log_moments(self, orders: FloatArray, direction: Direction, *, quick: bool = False) -> FloatArray:
         if self.is_bare:
-            return self.alone().log_moments(orders, direction, quick=quick)
+            return self.own_report().log_moments(orders, direction, quick=quick)
         return self.law(512, 1e-60).log_moments(orders, direction, self.ratio.scale, self.ratio.rate * self.weight)
 
 

@@ -87,29 +87,29 @@ _MOMENT_ERROR = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class Swap:
-    """P = (1 - rate) N(other) + rate N(here) and Q, which has `there` for `here`; noise of deviation `scale`."""
+    """P = (1 - rate) N(place_out) + rate N(place_p); Q has `place_q` for `place_p`. The noise has deviation `scale`."""
 
     scale: float
     rate: float
-    here: float
-    there: float
-    other: float
+    place_p: float
+    place_q: float
+    place_out: float
 
     @property
     def reversed(self) -> Swap:
         """Q in the place of P, and the line turned round, so that the loss above 0 rises again."""
-        return replace(self, here=-self.there, there=-self.here, other=-self.other)
+        return replace(self, place_p=-self.place_q, place_q=-self.place_p, place_out=-self.place_out)
 
     @property
     def middle(self) -> float:
-        """The place where the loss is 0, in deviations; above it P is the more likely (`here` is above `there`)."""
-        return 0.5 * (self.here + self.there) / self.scale
+        """The place where the loss is 0, in deviations; above it P is more likely, as `place_p` is above `place_q`."""
+        return 0.5 * (self.place_p + self.place_q) / self.scale
 
     def log_ratio(self, z: FloatArray) -> FloatArray:
         """log P/Q at the output z (in deviations), to a few units of itself."""
-        here, there, other = (place / self.scale for place in (self.here, self.there, self.other))
-        distance = (here - there) * (z - self.middle)
-        odds = (there - other) * (z - 0.5 * (there + other))
+        place_p, place_q, place_out = (place / self.scale for place in (self.place_p, self.place_q, self.place_out))
+        distance = (place_p - place_q) * (z - self.middle)
+        odds = (place_q - place_out) * (z - 0.5 * (place_q + place_out))
         if self.rate < 1.0:
             odds = odds + (math.log(self.rate) - math.log1p(-self.rate))
             share, rest = special.log_expit(odds), special.log_expit(-odds)
@@ -122,14 +122,14 @@ class Swap:
         return found
 
     def density(self, z: FloatArray, place: float) -> FloatArray:
-        """That of P (`place = here`) or Q (`place = there`)."""
-        found: FloatArray = (1.0 - self.rate) * quadrature.normal_density(z - self.other / self.scale)
+        """That of P (`place = place_p`) or Q (`place = place_q`)."""
+        found: FloatArray = (1.0 - self.rate) * quadrature.normal_density(z - self.place_out / self.scale)
         return found + self.rate * quadrature.normal_density(z - place / self.scale)
 
     def ends(self, budget: float) -> tuple[float, float]:
         """Outside of these each of P and Q has less mass than the budget."""
         tail = quadrature.quantile(budget)
-        places = [place / self.scale for place in (self.here, self.there, self.other)]
+        places = [place / self.scale for place in (self.place_p, self.place_q, self.place_out)]
         return min(places) + tail, max(places) - tail
 
 
@@ -149,7 +149,7 @@ def _places(swap: Swap, low: float, high: float, half: int) -> FloatArray:
     z = np.linspace(low, high, _COARSE)
     loss = np.abs(swap.log_ratio(z))
     order = np.argsort(loss)
-    total = np.cumsum(swap.density(z, swap.here)[order])
+    total = np.cumsum(swap.density(z, swap.place_p)[order])
     # The median loss under P: below twice of it steps are absolute, or there would be no end of them towards 0.
     typical = float(loss[order][int(np.searchsorted(total, 0.5 * total[-1]))])
     size = np.maximum(0.5 * (loss[1:] + loss[:-1]), max(2.0 * typical, 1e-300))
@@ -159,20 +159,19 @@ def _places(swap: Swap, low: float, high: float, half: int) -> FloatArray:
 
 def _panels(swap: Swap, low: float, high: float, half: int) -> _Panels:
     """Panels between two points that lie on one side of the place where the loss is 0."""
-    growth = 2.0 * max(abs(swap.here), abs(swap.there), abs(swap.other)) / swap.scale
-    cuts = quadrature.edges(low, high, _places(swap, low, high, half), growth)
-    z, weight = (values.reshape(-1, 6) for values in quadrature.within(cuts))
+    growth = 2.0 * max(abs(swap.place_p), abs(swap.place_q), abs(swap.place_out)) / swap.scale
+    cuts = quadrature.panel_edges(low, high, _places(swap, low, high, half), growth)
+    z, weight = (values.reshape(-1, 6) for values in quadrature.panel_nodes(cuts))
     # e^-loss is the mean of its values under P above 0, e^loss that under Q below: |loss| beyond the panel's least
-    sign, place = (1.0, swap.here) if low >= swap.middle else (-1.0, swap.there)
+    sign, place = (1.0, swap.place_p) if low >= swap.middle else (-1.0, swap.place_q)
     size = np.maximum(sign * swap.log_ratio(z), 0.0)
     least = size.min(axis=1)
     mass = weight * swap.density(z, place)
     whole = np.maximum(mass.sum(axis=1), 1e-300)
     together = least - np.log1p((mass * np.expm1(least[:, None] - size)).sum(axis=1) / whole)
-    top = whole if sign > 0.0 else (weight * swap.density(z, swap.here)).sum(axis=1)
-    exponents = (
-        (abs(swap.here - swap.there) + abs(swap.there - swap.other)) / swap.scale * (abs(low) + abs(high) + growth)
-    )
+    top = whole if sign > 0.0 else (weight * swap.density(z, swap.place_p)).sum(axis=1)
+    distances = abs(swap.place_p - swap.place_q) + abs(swap.place_q - swap.place_out)
+    exponents = distances / swap.scale * (abs(low) + abs(high) + growth)
     ends = swap.log_ratio(cuts)
     # error 2. Rounding of the place is felt where the loss is small: by the slope of the loss there.
     slope = np.abs(np.diff(ends)) / np.diff(cuts)
@@ -211,18 +210,18 @@ def _gains(swap: Swap, half: int, budget: float) -> _Panels:
 
 @dataclass(frozen=True, kw_only=True)
 class _OnTheLine(Round):
-    """What both kinds of rounds share: the record in the clear is one report that moves from `there` to `here`."""
+    """What both kinds of rounds share: the record in the clear is one report that moves from `place_q` to `place_p`."""
 
     swap: Swap
 
     @property
     def is_in_range(self) -> bool:
-        least = _NOISE_MIN if self.swap.other == 0.0 else _NOISE_MIN_OPPOSITE
+        least = _NOISE_MIN if self.swap.place_out == 0.0 else _NOISE_MIN_OPPOSITE
         return least <= self.swap.scale and self.ratio.scale <= SCALE_MAX and self.swap.rate >= LAW_RATE_MIN
 
     @property
     def ratio(self) -> Lognormal:  # type: ignore[override]
-        return Lognormal(scale=self.swap.scale / (self.swap.here - self.swap.there))
+        return Lognormal(scale=self.swap.scale / (self.swap.place_p - self.swap.place_q))
 
     @property
     def users(self) -> int:  # type: ignore[override]
@@ -238,13 +237,13 @@ class _OnTheLine(Round):
 
 @dataclass(frozen=True, kw_only=True)
 class Worst(_OnTheLine):
-    """The pair that dominates: losses above 0 as in `swap`, below 0 as with `stand_in` for its `other`."""
+    """The pair that dominates: losses above 0 as in `swap`, below 0 as with `place_out_below` for its `place_out`."""
 
-    stand_in: float
+    place_out_below: float
 
     def _ways(self, direction: Direction) -> tuple[Swap, Swap]:
         """The pair whose losses above 0 count, and that whose losses above 0, mirrored, are those below."""
-        here, there = self.swap, replace(self.swap, other=self.stand_in).reversed
+        here, there = self.swap, replace(self.swap, place_out=self.place_out_below).reversed
         return (here, there) if direction == "forward" else (there, here)
 
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
@@ -269,12 +268,12 @@ class Worst(_OnTheLine):
     def _rest(self, direction: Direction) -> float:
         """The mass of loss 0, too small by its rounding: neither above 0, nor (as base mass of the mirror) below."""
         up, down = self._ways(direction)
-        every = [float(special.ndtr(place / up.scale - up.middle)) for place in (up.other, up.here)]
-        mirror = [float(special.ndtr(place / down.scale - down.middle)) for place in (down.other, down.there)]
+        every = [float(special.ndtr(place / up.scale - up.middle)) for place in (up.place_out, up.place_p)]
+        mirror = [float(special.ndtr(place / down.scale - down.middle)) for place in (down.place_out, down.place_q)]
         return 1.0 - (1.0 - up.rate) * (every[0] + mirror[0]) - up.rate * (every[1] + mirror[1]) - 64.0 * UNIT
 
     def limited(self) -> Worst:
-        most = SCALE_MAX * (self.swap.here - self.swap.there)
+        most = SCALE_MAX * (self.swap.place_p - self.swap.place_q)
         return replace(self, swap=replace(self.swap, scale=min(self.swap.scale, most)))
 
     def log_moments(self, orders: FloatArray, direction: Direction, *, quick: bool = False) -> FloatArray:
@@ -285,7 +284,7 @@ class Worst(_OnTheLine):
         local = replace(self.ratio, rate=self.swap.rate).log_moments(orders) * (1.0 + _MOMENT_ERROR)
         ways = self._ways(direction)
         # The loss rises no faster than this with the output, so that integrals of e^((L-1) loss) end so far out.
-        steepest = max(way.here - min(way.there, way.other) for way in ways) / self.swap.scale
+        steepest = max(way.place_p - min(way.place_q, way.place_out) for way in ways) / self.swap.scale
         reach = (orders + 2.0) * steepest
         found = local.copy()
         for place in np.flatnonzero(reach <= _MOMENT_REACH).tolist():
@@ -306,7 +305,7 @@ def _moment_nodes(swap: Swap, reach: float) -> tuple[FloatArray, FloatArray]:
     end = swap.ends(1e-40)[1] + reach
     z, weight = quadrature.nodes(swap.middle, end, np.zeros(0), reach)
     z, weight = np.append(z, end), np.append(weight, 1.0)
-    places = [(1.0 - swap.rate, swap.other), (swap.rate, swap.here)]
+    places = [(1.0 - swap.rate, swap.place_out), (swap.rate, swap.place_p)]
     terms = [math.log(share) - 0.5 * (z - place / swap.scale) ** 2 for share, place in places if share > 0.0]
     return swap.log_ratio(z), np.logaddexp.reduce(terms) + np.log(weight) - 0.5 * math.log(2.0 * math.pi)
 
