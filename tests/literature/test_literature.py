@@ -509,7 +509,7 @@ def test_figure1a_starts_at_table1_and_shuffling_helps():
         ),
         (
             lambda: literature.clones_gaussian(users=50, sigma=1.0, delta=0.1),
-            "for clones to apply: no delta0 gives delta 0.1",
+            "users or sigma must be larger for clones to apply: no delta0 gives delta 0.1",
         ),
         (
             lambda: literature.optimal_composition(epsilon=0.1, delta=0.1, rounds=2, delta_total=0.1),

@@ -1,10 +1,10 @@
-"""The bounds of Liew and Takahashi (2022), and those they were compared with, kept as baselines.
+"""The bounds of Liew and Takahashi (2022) and of their competitors, as baselines.
 
 Liew and Takahashi (2022), Shuffle Gaussian Mechanism for Differential Privacy, arXiv:2206.09569.
-Each function implements one published statement, corrected only where its text says so, to
-reproduce the paper's table and figure and to measure what the exact engine gains. For a guarantee
-use the mechanisms of `shoal`: the Rényi bounds here cover one direction, D(P||Q), and the paper's
-crowd, in which all other users hold the vector that the moved user held.
+Each function implements one published statement and departs from it only where its docstring says so. They reproduce
+the paper's table and figures, and show what exact accounting gains. For a guarantee, use the mechanisms of `shoal`:
+the Rényi bounds here cover one direction, D(P||Q), and the paper's crowd, in which all other users hold the vector
+that the moved user held.
 
     partitions.py    Theorem 1 by Algorithm 1, Corollary 1, and Theorem 1 by series
     sampling.py      Theorem 2: a fixed number of users is sampled             (partitions)
@@ -12,6 +12,7 @@ crowd, in which all other users hold the vector that the moved user held.
     clones.py        amplification by shuffling of any local randomiser
     checkin.py       Theorem 3, the exact sum it bounds, and two baselines     (all of the above)
     tables.py        Table 1 and Figure 1a                                     (all of the above)
+    compare.py       one mechanism by every method                             (all of the above)
 
 >>> from shoal import literature
 >>> f"{literature.algorithm1(users=1_000, order=8, sigma=1.0):.12g}"

@@ -1,14 +1,14 @@
-"""Shuffled check-in, where each user takes part on its own coin: Theorem 3, exact sums, baselines.
+"""Shuffled check-in, where each user tosses a coin to take part: Theorem 3, exact sums, baselines.
 
-Given that k of the n users take part (their number is seen), they are a uniform sample of k, so the
+The server sees how many users take part. Given that they are k of the n users, they are a uniform sample of k, so the
 sampling rate is k/n and
 
     E[S^L] = sum_{k=0..n} Bin(n, rate)(k) E[S_k^L],      S_k: k of n sampled without replacement, shuffled.
 
-The paper writes the check-in rate for k/n in every term and leaves out k = 0; Theorem 3 bounds that
-sum. The exact result needs none of this: S is a mean of n thinned ratios (`ShuffledCheckIn`).
+The paper writes the check-in rate for k/n in every term and leaves out k = 0; Theorem 3 bounds that sum. The exact
+result needs no sum: S is a mean of n thinned ratios (`ShuffledCheckIn`).
 
-Error: the sums run over all k but those of a tail below e^-60, whose worst value is added.
+Error: the sums run over all k except a tail of mass below e^-60, which is charged at its largest possible moment.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ from shoal.literature.sampling import log_moment_theorem2
 Inner = Literal["exact", "theorem2"]
 
 _SUMMED_USERS_MAX = 10**8
-"""The sums take time proportional to the square root of the number of users."""
+"""The time for a sum grows with the square root of the number of users."""
 
 _TAIL = 60.0
-"""Numbers of participants with probability below e^-60 are put together, and counted at the worst of them."""
+"""Numbers of participants in a tail of mass below e^-60 are not summed; the tail is charged at its worst."""
 
 
 def _log_tail(users: int, rate: float, k: int) -> float:
-    """Chernoff's bound on the log-probability of k or fewer (k below the mean), or k or more (above)."""
+    """Return Chernoff's bound on the log-probability of at most k (below the mean) or at least k (above)."""
     share = k / users
     return -users * float(special.rel_entr(share, rate) + special.rel_entr(1.0 - share, 1.0 - rate))
 
 
-def _participants(users: int, rate: float, depth: float) -> tuple[FloatArray, FloatArray, float]:
-    """Numbers of participants that matter, log-probabilities, and the log of the mass left out (<= 2 e^-depth)."""
+def _participant_counts(users: int, rate: float, depth: float) -> tuple[FloatArray, FloatArray, float]:
+    """Return participant counts, their log-probabilities, and the log of the mass left out (<= 2 e^-depth)."""
     if rate == 1.0:
         return np.array([float(users)]), np.zeros(1), -math.inf
 
-    def edge(inside: int, outside: int) -> int:
-        """The last k from the mean towards `outside` whose tail is above e^-depth (or `outside` itself)."""
+    def last_inside(inside: int, outside: int) -> int:
+        # The last k from the mean towards `outside` whose tail is above e^-depth (or `outside` itself).
         if _log_tail(users, rate, outside) > -depth:
             return outside
         while abs(outside - inside) > 1:
@@ -72,28 +72,28 @@ def _participants(users: int, rate: float, depth: float) -> tuple[FloatArray, Fl
             inside, outside = (middle, outside) if _log_tail(users, rate, middle) > -depth else (inside, middle)
         return inside
 
-    # Bisection on the rigorous tail bound: whatever is outside is charged, so that the ends need not be sharp.
+    # Bisection on a proved bound of the tail: all that is outside is charged, so the ends need not be sharp.
     centre = math.floor(users * rate)
-    low, high = edge(centre, 0), edge(min(centre + 1, users), users)
+    low, high = last_inside(centre, 0), last_inside(min(centre + 1, users), users)
     outside = [_log_tail(users, rate, low - 1)] if low > 0 else []
     outside += [_log_tail(users, rate, high + 1)] if high < users else []
     k = np.arange(low, high + 1, dtype=float)
-    # From ratios of neighbours: full accuracy where log-factorials would lose six digits.
+    # Ratios of successive probabilities keep full accuracy where log-factorials would lose six digits.
     steps = np.log((users - k[1:] + 1.0) / k[1:]) + (math.log(rate) - math.log1p(-rate))
     log_p = np.concatenate([[0.0], np.cumsum(steps)])
     return k, log_p - float(special.logsumexp(log_p)), _logspace.log_sum(outside)
 
 
-def _log_excess_sum(users: int, rate: float, log_moment: Callable[[int], float], ceiling: float) -> float:
-    """`log sum_k Bin(n, rate)(k) (m_k - 1)` over k = 1..n, given log m_k, at most `ceiling`."""
-    # Deeper by the ceiling: what is left out is multiplied by the largest moment there can be.
-    k, log_p, log_outside = _participants(users, rate, _TAIL + ceiling)
-    inner = np.array([log_moment(int(i)) if i else 0.0 for i in k])
-    terms = log_p + _logspace.log_excess(inner)
-    return _logspace.log_sum([*terms, log_outside + float(_logspace.log_excess(ceiling))])
+def _log_excess_sum(users: int, rate: float, log_moment_of: Callable[[int], float], ceiling: float) -> float:
+    """Return `log sum_k Bin(n, rate)(k) (m_k - 1)` over k = 1..n, from log m_k <= `ceiling`."""
+    # Deeper by the ceiling: the mass left out is multiplied by the largest possible moment.
+    k, log_p, log_outside = _participant_counts(users, rate, _TAIL + ceiling)
+    inner = np.array([log_moment_of(int(i)) if i else 0.0 for i in k])
+    terms = log_p + _logspace.log_of_excess(inner)
+    return _logspace.log_sum([*terms, log_outside + float(_logspace.log_of_excess(ceiling))])
 
 
-def _checked(users: int, rate: float, sigma: float, order: int) -> tuple[int, float, float, int]:
+def _checked_setting(users: int, rate: float, sigma: float, order: int) -> tuple[int, float, float, int]:
     return (
         _validate.integer("users", users, minimum=1, maximum=_SUMMED_USERS_MAX),
         _validate.rate(rate),
@@ -103,43 +103,60 @@ def _checked(users: int, rate: float, sigma: float, order: int) -> tuple[int, fl
 
 
 def checkin_sum(*, users: int, rate: float, sigma: float, order: int, inner: Inner = "exact") -> float:
-    """Rényi DP of the shuffled check-in as a sum over the number of participants, corrected.
+    """Return the Rényi DP of the shuffled check-in as a sum over participant counts, corrected.
 
     Source: Liew, Hasegawa and Takahashi (2022), arXiv:2206.03151, quoted before Theorem 3 of Liew and
-    Takahashi (2022); with sampling rate k/n for k participants, and with k = 0. `inner` says how a
-    sample of k is bounded: `"exact"` by its ratio (the sum then equals the closed form used by
-    `ShuffledCheckIn`), `"theorem2"` by `theorem2`.
+    Takahashi (2022); here with sampling rate k/n for k participants, and with the term k = 0.
+
+    Args:
+      users: The number of users.
+      rate: The probability that a user takes part.
+      sigma: The noise multiplier of a report.
+      order: The Rényi order, a whole number.
+      inner: How a sample of k users is bounded: `"exact"` by its ratio (the sum then equals the closed form of
+        `ShuffledCheckIn`), `"theorem2"` by `theorem2`.
+
+    Returns:
+      The Rényi divergence of the given order, in one direction, for the identical crowd.
 
     >>> f"{checkin_sum(users=100, rate=0.1, sigma=2.0, order=4):.10g}"
     '0.0005711972629'
     """
-    n, g, s, top = _checked(users, rate, sigma, order)
+    n, g, s, top = _checked_setting(users, rate, sigma, order)
     _validate.choice("inner", inner, get_args(Inner))
 
     def exact(k: int) -> float:
-        mean = Identical(ratio=Lognormal(scale=s), users=k, weight=k / n)
-        return float(moments.log_moments(mean, top)[top])
+        sampled = Identical(ratio=Lognormal(scale=s), users=k, weight=k / n)
+        return float(moments.log_moments(sampled, top)[top])
 
-    def bound(k: int) -> float:
+    def by_theorem2(k: int) -> float:
         return log_moment_theorem2(reports=k, rate=k / n, sigma=s, order=top, shuffle=shuffle_rdp)
 
-    if inner == "exact":  # never above the report seen in the clear
+    if inner == "exact":  # at most the moment of one report seen in the clear
         excess = _log_excess_sum(n, g, exact, ceiling=top * (top - 1) / (2.0 * s**2))
-    else:  # largest for one report, surely sampled
-        excess = _log_excess_sum(
-            n, g, bound, log_moment_theorem2(reports=1, rate=1.0, sigma=s, order=top, shuffle=shuffle_rdp)
-        )
-    return _logspace.log_moment([excess]) / (top - 1)
+    else:  # largest for one report that is certainly sampled
+        largest = log_moment_theorem2(reports=1, rate=1.0, sigma=s, order=top, shuffle=shuffle_rdp)
+        excess = _log_excess_sum(n, g, by_theorem2, largest)
+    return _logspace.log_of_moment([excess]) / (top - 1)
 
 
 def checkin_sum_printed(*, users: int, rate: float, sigma: float, order: int) -> float:
-    """The sum before Theorem 3 as the paper prints it: check-in rate in every term, k from 1.
+    """Return the sum before Theorem 3 as the paper prints it, which is no bound.
 
-    Source: Liew and Takahashi (2022), section 4.2. Known to be wrong: given k participants the
-    sampling rate is k/n, and the term of k = 0, (1 - rate)^n, is missing. It is kept for comparison
-    and is no bound; with few users it can be negative.
+    Source: Liew and Takahashi (2022), section 4.2. Known to be wrong: every term has the check-in rate where the
+    sampling rate of k participants is k/n, and the term of k = 0, (1 - rate)^n, is missing. It is here for
+    comparison only; with few users it can be negative.
+
+    Args:
+      users: The number of users.
+      rate: The probability that a user takes part.
+      sigma: The noise multiplier of a report.
+      order: The Rényi order, a whole number.
+
+    Returns:
+      The printed formula's value.
     """
-    n, g, s, top = _checked(users, rate, sigma, order)
+    n, g, s, top = _checked_setting(users, rate, sigma, order)
 
     @functools.cache
     def bound(k: int) -> float:
@@ -151,39 +168,47 @@ def checkin_sum_printed(*, users: int, rate: float, sigma: float, order: int) ->
 
 
 def theorem3(*, users: int, rate: float, sigma: float, order: int) -> float:
-    """Rényi DP of the shuffled check-in by Chernoff's bound, with the best Delta.
+    """Return the Rényi DP of the shuffled check-in by Theorem 3, for the best Delta.
 
     Source: Liew and Takahashi (2022), Theorem 3. With c = n rate and k = (1 - Delta) c + 1,
 
         (L - 1) D_L <= log( e^((L-1) eps(1) - Delta^2 c / 2) + e^((L-1) eps(k)) ),
 
-    eps(k) the right-hand side of Theorem 2 for k reports at sampling rate `rate`; here for the best of
-    all Delta in [0, 1] at which k is a whole number. eps(k) falls with k (the paper's Conjecture 1,
-    a theorem: means of exchangeable ratios shrink in convex order), so intervals of k whose bound is
-    worse than the best value found are passed over.
+    where eps(k) is the right-hand side of Theorem 2 for k reports at sampling rate `rate`. Delta is the best value
+    in [0, 1] for which k is a whole number. eps(k) falls with k (the paper's Conjecture 1, which is a theorem: means
+    of exchangeable ratios shrink in convex order), so the search skips intervals of k that cannot beat the best value.
 
-    Known to be wrong: it bounds `checkin_sum_printed`, whose sampling rate is right for k = n rate
-    only, so it is not proved as stated (k = 0 is harmless here); and it inherits the looseness of
-    Theorem 2: for the paper's 5,540 rounds an epsilon of 9.617 (order 2) in place of 0.0608.
+    Known to be wrong: it bounds `checkin_sum_printed`, whose sampling rate is right only for k = n rate, so it is not
+    proved as stated (k = 0 does no harm here). It also inherits the looseness of Theorem 2: for the paper's 5,540
+    rounds it gives an epsilon of 9.617 (order 2) where 0.0608 is exact.
+
+    Args:
+      users: The number of users.
+      rate: The probability that a user takes part.
+      sigma: The noise multiplier of a report.
+      order: The Rényi order, a whole number.
+
+    Returns:
+      The bound on the Rényi divergence.
 
     >>> f"{theorem3(users=60_000, rate=0.1, sigma=5.0, order=2):.6g}"
     '2.9761e-07'
     """
-    n, g, s, top = _checked(users, rate, sigma, order)
+    n, g, s, top = _checked_setting(users, rate, sigma, order)
     mean = n * g
 
     @functools.cache
     def log_inner(k: int) -> float:
         return log_moment_theorem2(reports=k, rate=g, sigma=s, order=top, shuffle=shuffle_rdp)
 
-    def log_few(q: int) -> float:
-        """The first term, for (1 - Delta) c = q: it grows with q."""
+    def log_first(q: int) -> float:
+        # The first term, for (1 - Delta) c = q, which grows with q.
         return log_inner(1) - 0.5 * mean * (1.0 - q / mean) ** 2
 
     def value(q: int) -> float:
-        return float(np.logaddexp(log_few(q), log_inner(q + 1)))
+        return float(np.logaddexp(log_first(q), log_inner(q + 1)))
 
-    # Branch and bound: both terms are monotone, so the ends of an interval bound all that is inside.
+    # Branch and bound: both terms are monotone, so the ends of an interval bound every value inside.
     last = min(math.floor(mean), n - 1)
     best = min(value(0), value(last))
     queue = [(0.0, 0, last)]
@@ -195,13 +220,13 @@ def theorem3(*, users: int, rate: float, sigma: float, order: int) -> float:
         best = min(best, value(middle))
         for low, high in ((a, middle), (middle, b)):
             if high - low > 1:
-                heapq.heappush(queue, (float(np.logaddexp(log_few(low), log_inner(high + 1))), low, high))
+                heapq.heappush(queue, (float(np.logaddexp(log_first(low), log_inner(high + 1))), low, high))
     return best / (top - 1)
 
 
 def _sampled_epsilon(epsilon: float, rate: float) -> float:
-    """`log(1 + rate (e^epsilon - 1))`, for every epsilon."""
-    # The same, with e^epsilon taken out where it could overflow.
+    """Return `log(1 + rate (e^epsilon - 1))`."""
+    # Where e^epsilon could overflow it is taken out of the logarithm.
     if epsilon > 1.0:
         return epsilon + math.log(rate + (1.0 - rate) * math.exp(-epsilon))
     return math.log1p(rate * math.expm1(epsilon))
@@ -210,16 +235,30 @@ def _sampled_epsilon(epsilon: float, rate: float) -> float:
 def checkin_baseline(
     *, users: int, rate: float, sigma: float, delta: float, rounds: int = 1, sensitivity: float = 2.0
 ) -> float:
-    """Epsilon of the shuffled check-in through approximate DP only.
+    """Return epsilon of the shuffled check-in through approximate DP only.
 
     Source: the "Baseline" of Liew and Takahashi (2022), section 5.2, after Liew, Hasegawa and
     Takahashi (2022). A round of n rate reports is (eps, del)-DP by `clones`; sampling makes it
     (log(1 + rate (e^eps - 1)), rate del)-DP (Balle, Barthe and Gaboardi 2018, Theorem 9); rounds are
-    composed by `optimal_composition`; the best delta0 = delta on the halving grid counts. Where `clones`
+    composed by `optimal_composition`, for the best delta0 = delta on the halving grid. Where `clones`
     does not apply, or is worse, the guarantee of one report in the clear takes its place.
 
-    Known to be wrong: the number of reports is random and taken to be its mean, rounded down. That
+    Known to be wrong: the number of reports is random, but its mean, rounded down, is used. That
     flatters the baseline a little.
+
+    Args:
+      users: The number of users.
+      rate: The probability that a user takes part.
+      sigma: The noise multiplier of a report.
+      delta: The delta of all rounds together.
+      rounds: The number of rounds.
+      sensitivity: How far apart two vectors of one user can be: 1 or 2.
+
+    Returns:
+      Epsilon of all rounds together.
+
+    Raises:
+      ValueError: If fewer than one report is expected, or an argument is out of its range.
     """
     n, g = _validate.users("users", users), _validate.rate(rate)
     target, count = _validate.delta(delta), _validate.rounds(rounds)
@@ -230,7 +269,7 @@ def checkin_baseline(
 
     def best(guarantees: Iterable[Guarantee]) -> float:
         sampled = (Guarantee(epsilon=_sampled_epsilon(x.epsilon, g), delta=g * x.delta) for x in guarantees)
-        # Something must be left of delta for the composition itself.
+        # Composition needs some of delta for itself.
         fitting = (x for x in sampled if count * x.delta <= 0.999 * target)
         # epsilon grows as delta0 falls; after 40 halvings the rounds' delta no longer matters.
         return min(
@@ -241,34 +280,34 @@ def checkin_baseline(
             default=math.inf,
         )
 
-    return min(best(one for _, one in rounds_on_grid(reports, scale)), best(local_on_grid(scale)))
+    return min(best(shuffled for _, shuffled in rounds_on_grid(reports, scale)), best(local_on_grid(scale)))
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Cells:
-    """Where `generic_bound` integrates over epsilon: cells between `edges`, with four Gauss points each."""
+class _IntegrationCells:
+    """The cells over which `generic_bound` integrates epsilon, with four Gauss points each."""
 
     edges: FloatArray
     points: FloatArray
     log_weights: FloatArray
     log_left: FloatArray
-    """How much of a chord in e^epsilon each point takes from the left edge of its cell, as a logarithm."""
+    """The weight of a cell's left edge in the chord (in e^epsilon) at each point, as a logarithm."""
     log_right: FloatArray
 
 
 @functools.lru_cache(maxsize=8)
-def _cells(order: int, scale: float) -> _Cells:
-    """Cells as far as to leave out no more than e^-60 of `E[W^order]` of the report in the clear, fine near 0."""
+def _integration_cells(order: int, scale: float) -> _IntegrationCells:
+    """Return cells, fine near 0, that leave out at most e^-60 of `E[W^order]` of a report in the clear."""
     depth = _TAIL + order * (order - 1) / (2.0 * scale**2)
     end = (2.0 * order - 1.0) / (2.0 * scale**2) + math.sqrt(2.0 * depth) / scale
-    # e^((L-1) eps) changes by a factor of e in 1/L, the profile near 0 over many powers of ten: one grid for each.
+    # e^((L-1) eps) changes by a factor e in 1/L; the profile near 0 varies over many powers of ten. Hence two grids.
     straight = np.linspace(0.0, end, math.ceil(end * order) + 2)
     edges = np.unique(np.concatenate([straight, end * np.geomspace(1e-9, 1.0, 2000)]))
     nodes, weights = np.polynomial.legendre.leggauss(4)
     width = np.diff(edges)[:, None]
     points = edges[:-1, None] + width * (0.5 + 0.5 * nodes)
     right = np.expm1(points - edges[:-1, None]) / np.expm1(width)
-    return _Cells(
+    return _IntegrationCells(
         edges=edges,
         points=points,
         log_weights=np.log(0.5 * width * weights),
@@ -280,7 +319,7 @@ def _cells(order: int, scale: float) -> _Cells:
 def generic_bound(
     *, users: int, rate: float, sigma: float, order: int, profile: Profile | None = None, sensitivity: float = 2.0
 ) -> float:
-    """Rényi DP of the shuffled check-in from a privacy profile of the shuffled round.
+    """Return the Rényi DP of the shuffled check-in from a privacy profile of the shuffle.
 
     Source: the "generic bound" of Liew and Takahashi (2022), section 5.2, after Liew, Hasegawa and
     Takahashi (2022). With k participants sampled at w = k/n, a profile d(eps) of the shuffle of k
@@ -288,19 +327,32 @@ def generic_bound(
 
         E_Q[(P/Q)^L] = 1 + L (L-1) int_0^inf (e^((L-1) eps') d_{P||Q}(eps') + e^(-L eps') d_{Q||P}(eps')) d eps',
 
-    and the check-in sum over k is that of `checkin_sum`. `profile(k, epsilons)` bounds delta in both
-    directions for k shuffled reports; by default it is `clones_profile`. It is clipped by the profile of
-    one report in the clear at the given sensitivity, which shuffling cannot exceed and without which
-    the integral of a profile from `clones` would not converge.
+    and the sum over k is that of `checkin_sum`. The profile is clipped by that of one report in the clear at the given
+    sensitivity, which shuffling cannot exceed; without the clipping the integral of a profile from `clones` would not
+    converge.
 
-    Between the points of the grid d is replaced by its chord in e^eps, which is above it (profiles are
-    convex there), so the result is a bound. What is lost: one delta for both directions, and all that
-    the profile loses.
+    Between the points of the grid d is replaced by its chord in e^eps, which lies above it (profiles are
+    convex there), so the result is a bound. It loses what the profile loses, and uses one delta for both directions.
+
+    Args:
+      users: The number of users.
+      rate: The probability that a user takes part.
+      sigma: The noise multiplier of a report.
+      order: The Rényi order, a whole number.
+      profile: `profile(k, epsilons)` bounds delta of k shuffled reports in both directions; `clones_profile` if None.
+      sensitivity: How far apart two vectors of one user can be: 1 or 2.
+
+    Returns:
+      The bound on the Rényi divergence.
+
+    Raises:
+      ValueError: If the profile does not give one delta of at least 0 for each epsilon, or an argument is out of its
+        range.
     """
-    n, g, _, top = _checked(users, rate, sigma, order)
+    n, g, _, top = _checked_setting(users, rate, sigma, order)
     scale = local_scale(sigma, sensitivity)
     delta_of = clones_profile(sigma=sigma, sensitivity=sensitivity) if profile is None else profile
-    cells = _cells(top, scale)
+    cells = _integration_cells(top, scale)
     at = cells.points
     local = log_gaussian_profile(cells.edges, scale)
     ceiling = top * (top - 1) / (2.0 * scale**2)
@@ -320,7 +372,7 @@ def generic_bound(
         kernel = np.logaddexp((top - 2.0) * grown, -(top + 1.0) * grown) + at + cells.log_weights
         twice = 2.0 * math.log(w)
         inside = math.log(top * (top - 1.0)) + twice + _logspace.log_sum(log_chord + kernel)
-        # Taking both directions from one delta can exceed the report in the clear.
-        return min(_logspace.log_moment([inside, twice + log_beyond]), ceiling)
+        # One delta for both directions can exceed the moment of the report in the clear.
+        return min(_logspace.log_of_moment([inside, twice + log_beyond]), ceiling)
 
-    return _logspace.log_moment([_log_excess_sum(n, g, log_moment, ceiling)]) / (top - 1)
+    return _logspace.log_of_moment([_log_excess_sum(n, g, log_moment, ceiling)]) / (top - 1)

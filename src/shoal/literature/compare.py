@@ -1,4 +1,4 @@
-"""One setting, every method side by side: what each proves, and what it assumes."""
+"""One mechanism by every method, side by side: what each proves, and what it assumes."""
 
 from __future__ import annotations
 
@@ -28,25 +28,33 @@ THEOREM: dict[type[Mechanism], str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """What one method gives: a bound on epsilon from one side, or (None) the reason why there is none.
-
-    `lower` is what the same method knows from below. `side` is "lower" for what is no guarantee but a limit of all.
-    """
+    """The epsilon that one method gives."""
 
     method: str
     crowd: str
     epsilon: float | None
+    """A bound, or None where the method does not apply; `note` says why."""
     lower: float = 0.0
+    """The lower bound by the same method."""
     note: str = ""
     side: Literal["upper", "lower"] = "upper"
+    """"lower" for an attack, which is no guarantee but limits all of them."""
 
 
 def compare(mechanism: Mechanism, *, delta: float, rounds: int = 1) -> list[Comparison]:
-    """Epsilon of `rounds` rounds by every method that knows the mechanism.
+    """Return epsilon by every method that applies to the mechanism.
 
-    Rows named "tight" are by one method, the certified bracket of this package, also the one without a shuffler.
-    The paper's theorems cover one direction and its idealised crowd, through Rényi DP; clones hold for any crowd, with
-    a sensitivity of 2 for the local calibration, and are composed as approximate DP.
+    Rows named "tight" are certified intervals of this package, also the row without a shuffler. The paper's theorems
+    cover one direction and its idealised crowd, through Rényi DP. Clones hold for any crowd, with a sensitivity of 2
+    in the local calibration, and are composed as approximate DP.
+
+    Args:
+      mechanism: One round.
+      delta: The delta of all rounds together.
+      rounds: The number of rounds.
+
+    Returns:
+      A row for each method.
 
     >>> from shoal import Shuffle
     >>> for row in compare(Shuffle(users=60_000, sigma=9.48), delta=1 / 60_000, rounds=7):
@@ -65,17 +73,16 @@ def compare(mechanism: Mechanism, *, delta: float, rounds: int = 1) -> list[Comp
     rows = []
     if not isinstance(m, LocalGaussian):
         local = LocalGaussian(sigma=m.sigma, adjacency=m.adjacency)
-        alone = local.epsilon(delta=delta, rounds=count)
-        rows.append(_tight("tight, no shuffler", "any", alone))
+        rows.append(_certified_row("tight, no shuffler", "any", local.epsilon(delta=delta, rounds=count)))
     if isinstance(m, tuple(THEOREM)):
         epsilon = epsilon_from_rdp(curve=lambda k: paper_rdp(m, k), orders=PAPER_ORDERS, delta=delta, rounds=count)
         name, note = f"paper, {THEOREM[type(m)]}", "Rényi DP, orders up to 30, one direction"
         rows.append(Comparison(method=name, crowd="identical", epsilon=epsilon, note=note))
     if isinstance(m, (Shuffle, ShuffledCheckIn)):
-        # Where its conditions do not hold the row stays, and says so: an empty place would look like a good one.
+        # Where its conditions do not hold the row stays and says why: a missing row would look like a good one.
         try:
             note = "approximate DP, sensitivity 2"
-            rows.append(Comparison(method="clones", crowd="any", epsilon=clones(m, delta, count), note=note))
+            rows.append(Comparison(method="clones", crowd="any", epsilon=clones_epsilon(m, delta, count), note=note))
         except ValueError as error:
             rows.append(Comparison(method="clones", crowd="any", epsilon=None, note=str(error)))
     crowded = isinstance(m, (Shuffle, SubsampledShuffle, ShuffledCheckIn))
@@ -83,27 +90,38 @@ def compare(mechanism: Mechanism, *, delta: float, rounds: int = 1) -> list[Comp
     crowd = "identical" if crowded else "none needed"
     by_rdp = exact.epsilon(delta=delta, rounds=count, method="rdp")
     rows.append(Comparison(method="Rényi DP, all orders", crowd=crowd, epsilon=by_rdp.upper, note="both directions"))
-    rows.append(_tight("tight", crowd, exact.epsilon(delta=delta, rounds=count)))
+    rows.append(_certified_row("tight", crowd, exact.epsilon(delta=delta, rounds=count)))
     if crowded:
         safe = m.replace(crowd="any").epsilon(delta=delta, rounds=count)
-        rows.append(_tight("tight", "any", safe))
-        bad = "all others opposite" if m.adjacency == "zero-out" else "the worse of opposite and identical"
-        note = f"{bad}: no guarantee for any crowd can be below"
+        rows.append(_certified_row("tight", "any", safe))
+        worst = "all others opposite" if m.adjacency == "zero-out" else "the worse of opposite and identical"
+        note = f"{worst}: no guarantee for any crowd can be below"
         rows.append(
             Comparison(method="attack on a bad crowd", crowd="any", epsilon=safe.lower, note=note, side="lower")
         )
     return rows
 
 
-def _tight(method: str, crowd: str, found: Interval) -> Comparison:
+def _certified_row(method: str, crowd: str, epsilon: Interval) -> Comparison:
     return Comparison(
-        method=method, crowd=crowd, epsilon=found.upper, lower=found.lower, note="certified, both directions"
+        method=method, crowd=crowd, epsilon=epsilon.upper, lower=epsilon.lower, note="certified, both directions"
     )
 
 
 @functools.lru_cache(maxsize=1024)
 def paper_rdp(m: Mechanism, order: int) -> float:
-    """The paper's Rényi bound for a mechanism; it does not depend on the rounds, so it is kept."""
+    """Return the paper's Rényi bound on one round of a mechanism; cached.
+
+    Args:
+      m: A mechanism of the paper.
+      order: The Rényi order, a whole number.
+
+    Returns:
+      The bound on the Rényi divergence.
+
+    Raises:
+      TypeError: If the paper does not treat the mechanism.
+    """
     if isinstance(m, Shuffle):
         return shuffle_rdp(users=m.users, sigma=m.scale, order=order)
     if isinstance(m, SubsampledShuffle):
@@ -113,8 +131,20 @@ def paper_rdp(m: Mechanism, order: int) -> float:
     raise TypeError(f"mechanism must be one of the paper's, got {type(m).__name__}")
 
 
-def clones(m: Shuffle | ShuffledCheckIn, delta: float, rounds: int) -> float:
-    """Epsilon by approximate DP and clones, the paper's baseline; `ValueError` where its conditions do not hold."""
+def clones_epsilon(m: Shuffle | ShuffledCheckIn, delta: float, rounds: int) -> float:
+    """Return epsilon by approximate DP and clones, the paper's baseline.
+
+    Args:
+      m: The mechanism of one round.
+      delta: The delta of all rounds together.
+      rounds: The number of rounds.
+
+    Returns:
+      Epsilon of all rounds together.
+
+    Raises:
+      ValueError: If the conditions of the theorem do not hold.
+    """
     if isinstance(m, Shuffle):
         return clones_gaussian(users=m.users, sigma=m.sigma, delta=delta, rounds=rounds).total.epsilon
     return checkin_baseline(users=m.users, rate=m.rate, sigma=m.sigma, delta=delta, rounds=rounds)

@@ -17,15 +17,24 @@ from shoal.bounds import rdp
 from shoal.bounds.numeric import UNIT
 from shoal.literature import _logspace
 
-_ROUNDS_MAX = 10**7
+_COMPOSED_ROUNDS_MAX = 10**7
 """The sums have half as many terms."""
 
 
 def epsilon_from_rdp(*, curve: Callable[[int], float], orders: Any, delta: float, rounds: int = 1) -> float:
-    """Epsilon of `rounds` rounds with the Rényi bound `curve(order)` at each of the whole `orders`.
+    """Return epsilon of many rounds from Rényi bounds of one round.
 
-    The conversion is the one of the whole package (`bounds.rdp`): Canonne, Kamath and Steinke (2020),
+    The conversion is that of the whole package (`bounds.rdp`): Canonne, Kamath and Steinke (2020),
     Proposition 12. The best of the given orders counts, so few orders give a large epsilon.
+
+    Args:
+      curve: From an order to the bound on the Rényi divergence of one round.
+      orders: The whole orders to try.
+      delta: The delta of all rounds together.
+      rounds: The number of rounds.
+
+    Returns:
+      Epsilon of all rounds together.
 
     >>> f"{epsilon_from_rdp(curve=lambda order: order / 8, orders=range(2, 65), delta=1e-5, rounds=3):.6f}"
     '4.011912'
@@ -40,7 +49,16 @@ def epsilon_from_rdp(*, curve: Callable[[int], float], orders: Any, delta: float
 
 
 def log_excess_delta(epsilon: float, rounds: int, i: int) -> float:
-    """`log delta_i` of `optimal_composition`, an upper bound; minus infinity for i = 0."""
+    """Return an upper bound on `log delta_i` of `optimal_composition`.
+
+    Args:
+      epsilon: Epsilon of one round.
+      rounds: The number of rounds, k.
+      i: The index; 0 is plain addition.
+
+    Returns:
+      The logarithm, minus infinity for i = 0.
+    """
     if i == 0 or epsilon == 0.0:
         return -math.inf
     k = float(rounds)
@@ -49,43 +67,57 @@ def log_excess_delta(epsilon: float, rounds: int, i: int) -> float:
     log_total = k * float(np.logaddexp(0.0, epsilon))
     log_choose = special.gammaln(k + 1.0) - special.gammaln(j + 1.0) - special.gammaln(k - j + 1.0)
     log_terms = log_choose + ((k - j) * epsilon - log_total) + np.log(-np.expm1(-2.0 * (i - j) * epsilon))
-    # The largest numbers that were subtracted bound the round-off.
+    # The largest numbers in the differences bound the round-off.
     slack = 16.0 * UNIT * (float(special.gammaln(k + 1.0)) + log_total + k)
     return float(special.logsumexp(log_terms)) + slack
 
 
 def optimal_composition(*, epsilon: float, delta: float, rounds: int, delta_total: float) -> float:
-    """The smallest (k - 2i) epsilon at which k adaptive rounds of (epsilon, delta)-DP have `delta_total`.
+    """Return epsilon of adaptive rounds of (epsilon, delta)-DP by optimal composition.
 
     Source: Kairouz, Oh and Viswanath (2015), The Composition Theorem for Differential Privacy,
     Theorem 3.3: k rounds are ((k - 2i) epsilon, 1 - (1 - delta)^k (1 - delta_i))-DP, i = 0 .. k/2,
 
         delta_i = sum_{j<i} C(k,j) (e^((k-j) eps) - e^((k-2i+j) eps)) / (1 + e^eps)^k,
 
-    and no better is possible knowing epsilon and delta only. i = 0 is plain addition. What is lost:
-    a Gaussian round satisfies many (epsilon, delta) at once, of which this uses one.
+    and nothing better follows from epsilon and delta alone. i = 0 is plain addition. It loses because a Gaussian
+    round satisfies many pairs (epsilon, delta) at once, of which this uses one.
+
+    Args:
+      epsilon: Epsilon of one round.
+      delta: Delta of one round.
+      rounds: The number of rounds, k.
+      delta_total: The delta of all rounds together.
+
+    Returns:
+      The smallest (k - 2i) epsilon that meets `delta_total`.
+
+    Raises:
+      ValueError: If the rounds' own delta exceeds `delta_total`, or an argument is out of its range.
 
     >>> round(optimal_composition(epsilon=0.1, delta=1e-8, rounds=100, delta_total=1e-5), 6)
     4.4
     """
     eps = _validate.epsilon(epsilon)
-    one = 0.0 if delta == 0 else _validate.delta(delta)
-    k = _validate.integer("rounds", rounds, minimum=1, maximum=_ROUNDS_MAX)
+    round_delta = 0.0 if delta == 0 else _validate.delta(delta)
+    k = _validate.integer("rounds", rounds, minimum=1, maximum=_COMPOSED_ROUNDS_MAX)
     target = _validate.delta(delta_total, name="delta_total")
-    log_kept = k * math.log1p(-one)
+    log_remaining = k * math.log1p(-round_delta)
 
-    def total(i: int) -> float:
+    def total_delta(i: int) -> float:
         log_delta = log_excess_delta(eps, k, i)
         if log_delta >= 0.0:
             return 1.0
-        return -math.expm1(log_kept + math.log1p(-math.exp(log_delta))) * (1.0 + 8.0 * UNIT)
+        return -math.expm1(log_remaining + math.log1p(-math.exp(log_delta))) * (1.0 + 8.0 * UNIT)
 
-    if total(0) > target:
-        raise ValueError(f"delta_total must be at least {total(0):.6g} for {k} rounds with delta {one:g}, got {target}")
+    if total_delta(0) > target:
+        raise ValueError(
+            f"delta_total must be at least {total_delta(0):.6g} for {k} rounds with delta {round_delta:g}, got {target}"
+        )
     fits, fails = 0, k // 2 + 1
     while fails - fits > 1:
         middle = (fits + fails) // 2
-        if total(middle) <= target:
+        if total_delta(middle) <= target:
             fits = middle
         else:
             fails = middle

@@ -33,14 +33,14 @@ PRINTED_TABLE1: Mapping[str, tuple[float, ...]] = MappingProxyType(
         "rdp": (0.22820, 0.22820, 0.22821, 0.22821, 0.22821, 0.22822, 0.22822),
     }
 )
-"""The digits of the paper; its row "Ours" is called rdp here."""
+"""The printed digits; the paper's row "Ours" is called rdp here."""
 
 TABLE1_NOTE = "not like for like: sensitivity 2 in the clones row, 1 in the RDP row"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table1:
-    """Epsilon of 1 to 7 rounds by either method, and what to know when comparing them."""
+    """Epsilon of 1 to 7 rounds by both methods, and a note on their comparison."""
 
     rounds: tuple[int, ...]
     clones: tuple[float, ...]
@@ -58,11 +58,11 @@ class Figure1a:
 
 
 def table1(*, shuffle: ShuffleRdp = shuffle_rdp) -> Table1:
-    """Table 1: n = 60,000, sigma = 9.48, delta = 1/n, 1 to 7 rounds; equal to the paper in all printed digits.
+    """Return Table 1, equal to the paper in all printed digits.
 
-    The row rdp is Theorem 1 with orders up to 30, as in the paper: one direction, sensitivity 1. The
-    largest order is the best one throughout, so the row shows where the search stopped, not what the
-    mechanism costs. `shuffle` supplies Theorem 1: the series engine, or `algorithm1`.
+    n = 60,000, sigma = 9.48, delta = 1/n, 1 to 7 rounds. The row rdp is Theorem 1 with orders up to 30, as in the
+    paper: one direction, sensitivity 1. The largest order is best throughout, so the row shows where the search
+    stopped, not what the mechanism costs. `shuffle` supplies Theorem 1: `shuffle_rdp` or `algorithm1`.
 
     The row clones is `clones_gaussian` with sensitivity 2. The paper does not say how delta0 was
     scanned, and no halving grid of delta0 gives all its digits at sigma = 9.48; 1e-10 times powers of
@@ -73,7 +73,7 @@ def table1(*, shuffle: ShuffleRdp = shuffle_rdp) -> Table1:
     """
     counts = tuple(int(count) for count in PRINTED_TABLE1["rounds"])
     delta = 1.0 / USERS
-    # Rényi DP of one round serves all numbers of rounds.
+    # The Rényi DP of one round serves every number of rounds.
     curve = {order: shuffle(users=USERS, order=order, sigma=SIGMA) for order in ORDERS}
     return Table1(
         rounds=counts,
@@ -90,16 +90,24 @@ def table1(*, shuffle: ShuffleRdp = shuffle_rdp) -> Table1:
 def figure1a(
     *, rounds: Any = None, users: int = USERS, sigma: float = SIGMA, delta: float | None = None, orders: Any = ORDERS
 ) -> Figure1a:
-    """Figure 1a: epsilon against the number of rounds, by Theorem 1 and by Corollary 1 (no shuffling).
+    """Return Figure 1a: epsilon against rounds, with shuffling (Theorem 1) and without (Corollary 1).
 
-    One direction and the paper's orders up to 30, unless `orders` says otherwise; delta is 1/users and
-    rounds go from 1 to 10,000 by default.
+    Args:
+      rounds: The numbers of rounds; 41 values from 1 to 10,000 if None.
+      users: The number of users.
+      sigma: The noise multiplier of a report.
+      delta: The delta of all rounds together; 1/users if None.
+      orders: The whole Rényi orders; the paper's, up to 30, by default.
+
+    Returns:
+      Both curves, in one direction.
     """
     n = _validate.users("users", users)
     d = 1.0 / n if delta is None else _validate.delta(delta)
     whole = _logspace.whole_orders(orders)
-    given = np.unique(np.round(np.geomspace(1, 10_000, 41))) if rounds is None else rounds
-    counts = [_validate.rounds(count) for count in _validate.each("rounds", given)]
+    if rounds is None:
+        rounds = np.unique(np.round(np.geomspace(1, 10_000, 41)))
+    counts = [_validate.rounds(count) for count in _validate.each("rounds", rounds)]
 
     def against_rounds(rdp: ShuffleRdp) -> FloatArray:
         curve = {order: rdp(users=n, order=order, sigma=sigma) for order in whole}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from shoal import literature
 from shoal.bounds import certify
-from shoal.literature.compare import PAPER_ORDERS, THEOREM, clones, paper_rdp
+from shoal.literature.compare import PAPER_ORDERS, THEOREM, clones_epsilon, paper_rdp
 from shoal.mechanisms import Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle, bounds
 from shoal.query import EPSILON, How, Method
 
@@ -139,7 +139,7 @@ def _converted(rdp: Callable[[int], float]) -> Epsilons:
 def _baseline(m: Shuffle | ShuffledCheckIn) -> Epsilons:
     def one(count: int, delta: float) -> float:
         try:
-            return clones(m, delta, count)
+            return clones_epsilon(m, delta, count)
         except ValueError:  # the bound's conditions do not hold here
             return math.inf
 
