@@ -13,6 +13,7 @@ SOURCE = pathlib.Path(__file__).parents[1] / "src" / "shoal"
 # A file may import those in lower ranks only. Files of bounds have ranks of their own; elsewhere files of
 # one package may import each other (but not in a circle).
 RANKS = [
+    {"errors"},
     {"bounds.numeric"},
     {"_extras", "_files", "_moved", "_validate", "_written", "run_folder"},
     {"interval"},

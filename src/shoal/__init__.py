@@ -20,10 +20,13 @@ _moved.install()
 if TYPE_CHECKING:
     from shoal import audit as audit
     from shoal import calibrate as calibrate
+    from shoal import errors as errors
     from shoal import literature as literature
     from shoal import noise_check as noise_check
     from shoal.accountant import Accountant as Accountant
     from shoal.accountant import Entry as Entry
+    from shoal.errors import ShoalError as ShoalError
+    from shoal.errors import Unreachable as Unreachable
     from shoal.interval import Interval as Interval
     from shoal.mechanisms import BallsAndBins as BallsAndBins
     from shoal.mechanisms import LocalGaussian as LocalGaussian
@@ -34,7 +37,6 @@ if TYPE_CHECKING:
     from shoal.query import AccuracyWarning as AccuracyWarning
     from shoal.query import Intervals as Intervals
     from shoal.query import Statement as Statement
-    from shoal.query import UnreachableError as UnreachableError
     from shoal.sampling import FixedBatch as FixedBatch
     from shoal.sampling import PoissonSampling as PoissonSampling
     from shoal.sampling import RandomAllocation as RandomAllocation
@@ -44,7 +46,8 @@ _HOME = {
     "Accountant": "shoal.accountant",
     "Entry": "shoal.accountant",
     "Interval": "shoal.interval",
-    **dict.fromkeys(("AccuracyWarning", "Intervals", "Statement", "UnreachableError"), "shoal.query"),
+    **dict.fromkeys(("ShoalError", "Unreachable"), "shoal.errors"),
+    **dict.fromkeys(("AccuracyWarning", "Intervals", "Statement"), "shoal.query"),
     **dict.fromkeys(
         (
             "BallsAndBins",
@@ -59,6 +62,7 @@ _HOME = {
     **dict.fromkeys(("FixedBatch", "PoissonSampling", "RandomAllocation", "ShuffledEpochs"), "shoal.sampling"),
     "audit": "",
     "calibrate": "",
+    "errors": "",
     "literature": "",
     "noise_check": "",
 }
@@ -70,6 +74,8 @@ def __getattr__(name: str) -> Any:
     """Public names are loaded when first used, so that `import shoal` costs next to nothing."""
     if f"shoal.{name}" in _moved.MOVED:
         return importlib.import_module(f"shoal.{name}")
+    if f"shoal.{name}" in _moved.RENAMED:
+        return _moved.renamed(f"shoal.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'shoal' has no attribute {name!r}")
     home = _HOME[name]

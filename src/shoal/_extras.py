@@ -4,7 +4,7 @@
 >>> need("plot needs matplotlib", "plot", "no_such_module")
 Traceback (most recent call last):
     ...
-shoal._extras.MissingExtraError: plot needs matplotlib (no_such_module was not found): pip install 'shoal-dp[plot]'
+shoal.errors.MissingExtra: plot needs matplotlib (no_such_module was not found): pip install 'shoal-dp[plot]'
 """
 
 from __future__ import annotations
@@ -13,19 +13,15 @@ import importlib
 import importlib.util
 from typing import Any
 
+from shoal.errors import MissingExtra
+
 DISTRIBUTION = "shoal-dp"
 """The name on the package index, where shoal alone is another project's."""
 
 
-class MissingExtraError(ModuleNotFoundError):
-    """A package is missing that an extra of this one installs."""
-
-
-def missing(what: str, extra: str, module: str | None, also: str = "") -> MissingExtraError:
+def missing(what: str, extra: str, module: str | None, also: str = "") -> MissingExtra:
     """The error, in one sentence that names the extra."""
-    return MissingExtraError(
-        f"{what} ({module} was not found{also}): pip install '{DISTRIBUTION}[{extra}]'", name=module
-    )
+    return MissingExtra(f"{what} ({module} was not found{also}): pip install '{DISTRIBUTION}[{extra}]'", name=module)
 
 
 def need(what: str, extra: str, *modules: str, also: str = "") -> None:

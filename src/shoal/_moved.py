@@ -1,4 +1,4 @@
-"""Import paths of earlier versions still work for one release.
+"""Import paths and names of earlier versions still work for one release.
 
 Each gives a `DeprecationWarning` that names the new path.
 """
@@ -12,6 +12,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from types import ModuleType
+from typing import Any
 
 MOVED = {
     "shoal.answers": "shoal.query",
@@ -31,6 +32,21 @@ MOVED = {
 
 EMPTIED = "shoal.integrations"
 """A package that held only what has moved: it is empty, so that the paths below it can still be imported."""
+
+
+RENAMED = {
+    "shoal.UnreachableError": "shoal.errors.Unreachable",
+    "shoal.query.UnreachableError": "shoal.errors.Unreachable",
+}
+"""The old name of each class that was renamed, and the new one."""
+
+
+def renamed(name: str) -> Any:
+    """What an old name stands for; warns and names the new one."""
+    new = RENAMED[name]
+    module, _, attribute = new.rpartition(".")
+    warnings.warn(f"{name} has a new name: use {new}", DeprecationWarning, stacklevel=3)
+    return getattr(importlib.import_module(module), attribute)
 
 
 def new_path(name: str) -> str | None:

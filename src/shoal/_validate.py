@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal.bounds.numeric import FloatArray
+from shoal.errors import InvalidInput, InvalidType
 
 Numbers = Sequence[float] | npt.NDArray[Any]
 """Many values of a question: the answer is an array."""
@@ -38,13 +39,13 @@ def real(name: str, value: Any) -> float:
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value.item()
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{name} must be a number, got {value!r}")
+        raise InvalidType(f"{name} must be a number, got {value!r}")
     try:
         number = float(value)
     except OverflowError:
         number = math.inf
     if not math.isfinite(number):
-        raise ValueError(f"{name} must be finite, got {number}")
+        raise InvalidInput(f"{name} must be finite, got {number}")
     return number
 
 
@@ -52,13 +53,13 @@ def integer(name: str, value: Any, *, minimum: int, maximum: int) -> int:
     """A whole number in [minimum, maximum]; 3.0 is accepted, 2.5 is not."""
     number = real(name, value)
     if number != int(number):
-        raise ValueError(f"{name} must be a whole number, got {value}")
+        raise InvalidInput(f"{name} must be a whole number, got {value}")
     # Whole numbers beyond 2^53 must not go through a double.
     whole = operator.index(value) if isinstance(value, numbers.Integral) else int(number)
     if whole < minimum:
-        raise ValueError(f"{name} must be at least {minimum}, got {whole}")
+        raise InvalidInput(f"{name} must be at least {minimum}, got {whole}")
     if whole > maximum:
-        raise ValueError(f"{name} must be at most {maximum}, got {whole}")
+        raise InvalidInput(f"{name} must be at most {maximum}, got {whole}")
     return whole
 
 
@@ -75,9 +76,9 @@ def sigma(value: Any, name: str = "sigma") -> float:
     number = real(name, value)
     low, high = SIGMA_RANGE
     if number <= 0:
-        raise ValueError(f"{name} must be positive, got {number}")
+        raise InvalidInput(f"{name} must be positive, got {number}")
     if not low <= number <= high:
-        raise ValueError(f"{name} must lie between {low:g} and {high:g}, got {number}")
+        raise InvalidInput(f"{name} must lie between {low:g} and {high:g}, got {number}")
     return number
 
 
@@ -85,24 +86,26 @@ def rate(value: Any, name: str = "rate") -> float:
     """A probability of taking part."""
     number = real(name, value)
     if not 0 < number <= 1:
-        raise ValueError(f"{name} must be above 0 and at most 1, got {number}")
+        raise InvalidInput(f"{name} must be above 0 and at most 1, got {number}")
     if number < RATE_MIN:
-        raise ValueError(f"{name} must be at least {RATE_MIN:g}, got {number}")
+        raise InvalidInput(f"{name} must be at least {RATE_MIN:g}, got {number}")
     return number
 
 
 def delta(value: Any, name: str = "delta") -> float:
     number = real(name, value)
     if not 0 < number < 1:
-        raise ValueError(f"{name} must lie strictly between 0 and 1, got {number}")
+        raise InvalidInput(f"{name} must lie strictly between 0 and 1, got {number}")
     return number
 
 
-def epsilon(value: Any, name: str = "epsilon") -> float:
+def epsilon(value: Any, name: str = "epsilon", *, positive: bool = False) -> float:
     number = real(name, value)
+    if positive and number == 0.0:
+        raise InvalidInput(f"{name} must be positive, got {number}")
     if not 0 <= number <= ASKED_EPSILON_MAX:
         limit = "at least 0" if number < 0 else f"at most {ASKED_EPSILON_MAX:g}"
-        raise ValueError(f"{name} must be {limit}, got {number}")
+        raise InvalidInput(f"{name} must be {limit}, got {number}")
     return number
 
 
@@ -110,7 +113,7 @@ def order(value: Any, name: str = "order") -> float:
     """A Rényi order."""
     number = real(name, value)
     if not 1 < number <= ORDER_MAX:
-        raise ValueError(f"{name} must be above 1 and at most {ORDER_MAX:g}, got {number}")
+        raise InvalidInput(f"{name} must be above 1 and at most {ORDER_MAX:g}, got {number}")
     return number
 
 
@@ -122,9 +125,9 @@ def orders(value: Any) -> FloatArray:
 
 def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
     if not isinstance(value, str):
-        raise TypeError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+        raise InvalidType(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
     if value not in allowed:
-        raise ValueError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
+        raise InvalidInput(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
     return value
 
 
@@ -140,5 +143,5 @@ def each(name: str, value: Any) -> list[Any]:
     # As Python numbers: messages then show 3 and not np.int64(3).
     items = value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else list(value)
     if not items:
-        raise ValueError(f"{name} must not be empty")
+        raise InvalidInput(f"{name} must not be empty")
     return items

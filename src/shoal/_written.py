@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from shoal.errors import InvalidInput, InvalidType
+
 _LONGEST = 60
 """No number anybody means is longer; a text of millions of digits would take minutes to read."""
 
@@ -17,9 +19,9 @@ def number(name: str, text: str) -> float | int:
     True
     """
     if not isinstance(text, str):
-        raise TypeError(f"{name} must be written as a text, got {text!r}")
+        raise InvalidType(f"{name} must be written as a text, got {text!r}")
     if len(text) > _LONGEST:
-        raise ValueError(f"{name} must be a number of at most {_LONGEST} characters, got {len(text)}")
+        raise InvalidInput(f"{name} must be a number of at most {_LONGEST} characters, got {len(text)}")
     parts = text.replace("_", "").split("/")
     try:
         if len(parts) == 2:
@@ -28,7 +30,7 @@ def number(name: str, text: str) -> float | int:
             return _plain(parts[0])
     except (ValueError, ZeroDivisionError, OverflowError):
         pass
-    raise ValueError(f"{name} must be a number such as 5, 0.1, 1e-5 or 1/60000, got {text!r}")
+    raise InvalidInput(f"{name} must be a number such as 5, 0.1, 1e-5 or 1/60000, got {text!r}")
 
 
 def _plain(text: str) -> float | int:

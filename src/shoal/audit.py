@@ -47,6 +47,7 @@ from scipy.special import betaincinv, expit, gammaln
 
 from shoal import _validate
 from shoal.bounds.numeric import FloatArray
+from shoal.errors import InvalidInput, InvalidType
 from shoal.interval import Interval
 from shoal.mechanisms import Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle
 
@@ -170,7 +171,7 @@ def audit(
     ('optimal', True, True)
     """
     if not isinstance(mechanism, (Shuffle, SubsampledShuffle, ShuffledCheckIn)):
-        raise TypeError(f"mechanism must be Shuffle, SubsampledShuffle or ShuffledCheckIn, got {mechanism!r}")
+        raise InvalidType(f"mechanism must be Shuffle, SubsampledShuffle or ShuffledCheckIn, got {mechanism!r}")
     delta, rounds = _validate.delta(delta), _validate.rounds(rounds)
     seed = _validate.integer("seed", seed, minimum=0, maximum=2**63 - 1)
     confidence = _validate.delta(confidence, "confidence")
@@ -365,17 +366,17 @@ def _games(mechanism: Any, rounds: int, shapes: Any, dimensions: Any, seed: int)
     ]
     for name, values in (("shapes", wanted), ("dimensions", sizes)):
         if len(set(values)) < len(values):
-            raise ValueError(f"{name} must all be different, got {', '.join(map(str, values))}")
+            raise InvalidInput(f"{name} must all be different, got {', '.join(map(str, values))}")
     for shape in wanted:
         if shape not in known and mechanism.crowd == "identical":
-            raise ValueError(f"shapes must be identical for a mechanism of the identical crowd, got {shape!r}")
+            raise InvalidInput(f"shapes must be identical for a mechanism of the identical crowd, got {shape!r}")
         if shape not in known:
-            raise ValueError(f"shapes must not have {shape} for replace adjacency: it is the identical crowd there")
+            raise InvalidInput(f"shapes must not have {shape} for replace adjacency: it is the identical crowd there")
     games = []
     for shape in wanted:
         fitting = tuple(d for d in sorted(sizes) if d >= _LEAST_DIMENSION.get(shape, 1))
         if not fitting and shapes is not None:
-            raise ValueError(f"dimensions must have one of at least 2 for the shape {shape}, got {sizes[0]}")
+            raise InvalidInput(f"dimensions must have one of at least 2 for the shape {shape}, got {sizes[0]}")
         # Only a spread crowd fills its dimensions; the others lie on a line or in a plane, whatever the dimension.
         groups = [(d,) for d in fitting] if shape == "spread" else [fitting] if fitting else []
         for group in groups:
@@ -395,9 +396,11 @@ _LEAST_DIMENSION = {"orthogonal": 2}
 def _check_size(mechanism: Any, rounds: int, dimension: int) -> None:
     most = _MOST_COORDINATES // dimension
     if mechanism.users > most:
-        raise ValueError(f"users must be at most {most} for an audit, which plays every report, got {mechanism.users}")
+        raise InvalidInput(
+            f"users must be at most {most} for an audit, which plays every report, got {mechanism.users}"
+        )
     if rounds * mechanism.users > 10 * _MOST_COORDINATES:
-        raise ValueError(
+        raise InvalidInput(
             f"rounds must be at most {10 * _MOST_COORDINATES // mechanism.users} for an audit of {mechanism.users} "
             f"users, which plays every report, got {rounds}"
         )

@@ -19,8 +19,9 @@ from shoal import _validate
 from shoal.accountant import Accountant
 from shoal.bounds import certify
 from shoal.bounds.anycrowd import evaluate
+from shoal.errors import InvalidInput, Unreachable
 from shoal.mechanisms import Mechanism, bounds
-from shoal.query import EPSILON, Bounds, How, Method, UnreachableError
+from shoal.query import EPSILON, Bounds, How, Method
 
 _TOLERANCE = 1e-4
 """How far above the least sigma the one that is returned may be, as a part of it."""
@@ -57,9 +58,7 @@ class _Target:
 
     @classmethod
     def checked(cls, epsilon: Any, delta: Any, method: Method, orders: Any, accuracy: float) -> _Target:
-        target = _validate.epsilon(epsilon)
-        if target == 0.0:
-            raise ValueError("epsilon must be positive, got 0.0")
+        target = _validate.epsilon(epsilon, positive=True)
         how = How.checked(method, orders, accuracy, ends="upper")
         return cls(epsilon=target, delta=_validate.delta(delta), how=how)
 
@@ -146,7 +145,7 @@ def sigma(
     count = _validate.rounds(rounds)
     width = _validate.real("tolerance", tolerance)
     if not 1e-12 <= width <= 1.0:
-        raise ValueError(f"tolerance must lie between 1e-12 and 1, got {width}")
+        raise InvalidInput(f"tolerance must lie between 1e-12 and 1, got {width}")
     # A factor of two inside the allowed range, so that sigma / 2 (replace) is allowed as well.
     # Clamped after the logarithm and back, whose rounding could step outside.
     least, most = 2.0 * _validate.SIGMA_RANGE[0], _validate.SIGMA_RANGE[1]
@@ -163,9 +162,7 @@ def sigma(
     bracket = near and _around(excess, near, ends, 0.3 * width)
     bracket = bracket or _expand(excess, *ends, start)
     if bracket is None:
-        raise UnreachableError(
-            f"epsilon must be reachable, got {target.epsilon}, which even sigma = {most:g} does not meet"
-        )
+        raise Unreachable(f"epsilon must be reachable, got {target.epsilon}, which even sigma = {most:g} does not meet")
     return min(max(math.exp(_narrow(excess, bracket, math.log1p(width))), least), most)
 
 
@@ -193,7 +190,7 @@ def rounds(
     if target.excess(mechanism, 1, after) > 0.0:
         least = target.spent(mechanism, 1, after)
         what = "one round" if after is None else "the rounds so far and one more"
-        raise UnreachableError(f"epsilon must be at least {least:.6g}, the cost of {what}, got {target.epsilon}")
+        raise Unreachable(f"epsilon must be at least {least:.6g}, the cost of {what}, got {target.epsilon}")
     # Every number of rounds that is looked at is one whose upper bound was computed; the answer is one that met it.
     return _fewest(lambda count: target.excess(mechanism, count, after), 1, _most(mechanism, after), rising=True)
 
@@ -236,7 +233,7 @@ def users(
             if number == first:
                 raise
             # What is allowed for few users may end with many, as a rate that becomes too small.
-            raise UnreachableError(
+            raise Unreachable(
                 f"epsilon must be reachable, got {target.epsilon}, and {number} users: {error}"
             ) from error
         return target.excess(mechanism, count)
@@ -251,7 +248,7 @@ def users(
     width = _JAGGED if target.is_dear(make(first), count) else 0.0
     found = _fewest(excess, first, _validate.USERS_MAX, rising=False, near=near, width=width)
     if found > _validate.USERS_MAX:
-        raise UnreachableError(
+        raise Unreachable(
             f"epsilon must be reachable, got {target.epsilon}: none found up to {_validate.USERS_MAX:,} users"
         )
     return found

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shoal import _validate
+from shoal.errors import InvalidInput, InvalidType
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +40,7 @@ class Interval:
         # An upper bound may be infinite: "no finite guarantee" is an honest answer.
         upper = math.inf if self.upper == math.inf else _validate.real("upper", self.upper)
         if not 0 <= lower <= upper:
-            raise ValueError(f"lower must lie between 0 and upper, got {lower} and {upper}")
+            raise InvalidInput(f"lower must lie between 0 and upper, got {lower} and {upper}")
         object.__setattr__(self, "lower", lower)
         object.__setattr__(self, "upper", upper)
 
@@ -48,12 +49,12 @@ class Interval:
 
     def _against(self, other: Any, holds: Callable[[float, float], bool], sign: str) -> bool:
         if isinstance(other, Interval):
-            raise TypeError(f"two intervals have no order: compare one end of each, as in a.upper {sign} b.upper")
+            raise InvalidType(f"two intervals have no order: compare one end of each, as in a.upper {sign} b.upper")
         if isinstance(other, bool) or not isinstance(other, numbers.Real):
-            return NotImplemented  # type: ignore[no-any-return]  # Python then says that the two do not compare
+            return NotImplemented  # Python then says that the two do not compare
         number = float(other)
         if math.isnan(number):
-            raise ValueError("an interval must be compared with a number, got nan")
+            raise InvalidInput("an interval must be compared with a number, got nan")
         return holds(self.upper, number)
 
     def __lt__(self, other: float) -> bool:

@@ -37,6 +37,7 @@ from shoal.bounds.anycrowd.replace import Replace
 from shoal.bounds.numeric import FloatArray
 from shoal.bounds.ratio import Lognormal
 from shoal.bounds.round import Identical, Round
+from shoal.errors import InvalidInput, InvalidType
 from shoal.interval import Interval, short
 from shoal.query import (
     ADVANTAGE,
@@ -93,7 +94,7 @@ class Mechanism:
 
     def __post_init__(self) -> None:
         if type(self) is Mechanism:
-            raise TypeError(f"Mechanism is abstract: use one of {', '.join(MECHANISMS)}")
+            raise InvalidType(f"Mechanism is abstract: use one of {', '.join(MECHANISMS)}")
         self._set("sigma", _validate.sigma(self.sigma))
         _validate.choice("adjacency", self.adjacency, get_args(Adjacency))
         # sigma / 2 must stay in the range too, or a valid sigma would fail for "replace" only later.
@@ -149,7 +150,7 @@ class Mechanism:
         unknown = sorted(set(changes) - {f.name for f in dataclasses.fields(self)})
         if unknown:
             known = ", ".join(f.name for f in dataclasses.fields(self))
-            raise TypeError(f"{unknown[0]} is not a field of {type(self).__name__}, which has {known}")
+            raise InvalidType(f"{unknown[0]} is not a field of {type(self).__name__}, which has {known}")
         return dataclasses.replace(self, **changes)
 
     @overload
@@ -436,7 +437,7 @@ class SubsampledShuffle(_Crowded):
         self._set("users", _validate.users("users", self.users))
         self._set("sample", _validate.users("sample", self.sample))
         if self.sample > self.users:
-            raise ValueError(f"sample must be at most users ({self.users}), got {self.sample}")
+            raise InvalidInput(f"sample must be at most users ({self.users}), got {self.sample}")
         # The identical crowd's law has the sample as a coin of this rate, which has limits of its own.
         _validate.rate(self.sample / self.users, name="sample / users")
         _validate.choice("crowd", self.crowd, get_args(Crowd))
@@ -506,7 +507,7 @@ class BallsAndBins(Mechanism):
         super().__post_init__()
         self._set("bins", _validate.users("bins", self.bins))
         if self.adjacency != "zero-out":
-            raise ValueError(f"adjacency must be zero-out for BallsAndBins, got {self.adjacency!r}")
+            raise InvalidInput(f"adjacency must be zero-out for BallsAndBins, got {self.adjacency!r}")
 
     def _identical(self) -> Identical:
         return Identical(ratio=Lognormal(scale=self.scale), users=self.bins)
@@ -520,16 +521,16 @@ MECHANISMS: dict[str, type[Mechanism]] = {
 def from_dict(data: Mapping[str, Any]) -> Mechanism:
     """The mechanism that `Mechanism.to_dict` wrote."""
     if not isinstance(data, Mapping):
-        raise TypeError(f"a mechanism must be a mapping, got {data!r}")
+        raise InvalidType(f"a mechanism must be a mapping, got {data!r}")
     name = data.get("mechanism")
     if not isinstance(name, str) or name not in MECHANISMS:
-        raise ValueError(f"mechanism must be one of {', '.join(MECHANISMS)}, got {name!r}")
+        raise InvalidInput(f"mechanism must be one of {', '.join(MECHANISMS)}, got {name!r}")
     cls = MECHANISMS[name]
     fields = {k: v for k, v in data.items() if k != "mechanism"}
     known = {f.name for f in dataclasses.fields(cls)}
     # All fields, also those with a default: a default that changes must not change what was written down.
     if set(fields) != known:
-        raise ValueError(
+        raise InvalidInput(
             f"{name} must have the fields {', '.join(sorted(known))}, got {', '.join(sorted(map(str, fields)))}"
         )
     return cls(**fields)

@@ -26,6 +26,7 @@ from typing import Any
 from scipy import special
 
 from shoal import _validate
+from shoal.errors import InvalidInput
 from shoal.interval import Interval, rounded, short
 from shoal.literature.composition import optimal_composition
 from shoal.mechanisms import MOVE, Adjacency, LocalGaussian, Shuffle
@@ -134,7 +135,7 @@ def gaussian_epsilon(width: float, delta: float) -> Interval:
     """
     small = _validate.delta(delta)
     if math.isnan(width) or width < 0.0:
-        raise ValueError(f"width must be at least 0, got {width}")
+        raise InvalidInput(f"width must be at least 0, got {width}")
     least, most = width * (1.0 - _SLACK), width * (1.0 + _SLACK)
     if most > _WIDE:
         # Phi at these places: below delta by rounding for the upper end, above it for the lower one.
@@ -172,9 +173,9 @@ def gaussian(
     """
     std, norm = _validate.real("deviation", deviation), _validate.real("clipping_norm", clipping_norm)
     if std < 0.0:
-        raise ValueError(f"deviation must be at least 0, got {std}")
+        raise InvalidInput(f"deviation must be at least 0, got {std}")
     if norm <= 0.0:
-        raise ValueError(f"clipping_norm must be positive, got {norm}")
+        raise InvalidInput(f"clipping_norm must be positive, got {norm}")
     small, count = _validate.delta(delta), _validate.rounds(rounds)
     crowd = None if users is None else _validate.users("users", users)
     rows = []
@@ -227,12 +228,10 @@ def flower(
     >>> f"{found.deviation:.4f}", [f"{row.adjacency} {row.epsilon.upper:.4f}" for row in found.rows]
     ('4.8448', ['zero-out 0.7510', 'replace 1.6103'])
     """
-    told = _validate.epsilon(epsilon)
-    if told == 0.0:
-        raise ValueError("epsilon must be positive, got 0.0")
+    told = _validate.epsilon(epsilon, positive=True)
     norm, reach = _validate.real("clipping_norm", clipping_norm), _validate.real("sensitivity", sensitivity)
     if reach < 0.0:
-        raise ValueError(f"sensitivity must be at least 0, got {reach}")
+        raise InvalidInput(f"sensitivity must be at least 0, got {reach}")
     small = _validate.delta(delta)
     deviation = reach * math.sqrt(2.0 * math.log(1.25 / small)) / told
     note = ""
@@ -271,12 +270,12 @@ def nvflare_svt(
     size = _validate.integer("parameters", parameters, minimum=1, maximum=10**12)
     part = _validate.real("fraction", fraction)
     if not 0.0 < part <= 1.0:
-        raise ValueError(f"fraction must be above 0 and at most 1, got {part}")
+        raise InvalidInput(f"fraction must be above 0 and at most 1, got {part}")
     choice, each = _validate.epsilon(epsilon), _validate.epsilon(noise_var, "noise_var")
     bound, small, count = _validate.real("gamma", gamma), _validate.delta(delta), _validate.rounds(rounds)
     for name, value in (("noise_var", each), ("gamma", bound)):
         if value <= 0.0:
-            raise ValueError(f"{name} must be positive, got {value}")
+            raise InvalidInput(f"{name} must be positive, got {value}")
     sent = math.ceil(part * size) * count
     # The sum is always true; the optimal composition is better, and takes too long for millions.
     released = sent * each

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal import _extras
+from shoal.errors import InvalidInput
 from shoal.interval import Interval
 
 # Okabe and Ito's palette, which colour-blind readers can tell apart; dashes serve print.
@@ -297,7 +298,7 @@ def check(path: str | Path) -> Path:
     """The file, if a picture can be drawn to it: to be asked before a long computation."""
     target = Path(path)
     if target.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise ValueError(f"plot must be a .png, .svg or .pdf file, got {str(path)!r}")
+        raise InvalidInput(f"plot must be a .png, .svg or .pdf file, got {str(path)!r}")
     _extras.need("plot needs matplotlib", "plot", "matplotlib")
     target.parent.mkdir(parents=True, exist_ok=True)
     there = target.exists()

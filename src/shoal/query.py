@@ -23,12 +23,13 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from shoal import _validate
+from shoal import _moved, _validate
 from shoal.bounds import certify, rdp
 from shoal.bounds.anycrowd import evaluate
 from shoal.bounds.composition import Parts
 from shoal.bounds.numeric import DELTA_MIN, DIRECTIONS, FloatArray
 from shoal.bounds.round import Round
+from shoal.errors import InvalidInput, InvalidType
 from shoal.interval import Interval, outwards, rounded, short
 
 Method = Literal["tight", "rdp"]
@@ -37,10 +38,6 @@ Asked = Literal["epsilon", "delta"]
 
 class AccuracyWarning(UserWarning):
     """A bracket is wider than was asked. It is valid all the same: the truth lies in it."""
-
-
-class UnreachableError(ValueError):
-    """A target that no value within the limits meets."""
 
 
 # Questions: shared by mechanisms and accountants, which differ only in the rounds they consist of
@@ -105,10 +102,10 @@ class How:
     def checked(cls, method: Any, orders: Any, accuracy: Any, ends: Literal["both", "upper"] = "both") -> How:
         _validate.choice("method", method, get_args(Method))
         if orders is not None and method != "rdp":
-            raise ValueError(f"orders must be left out for method {method!r}: they belong to 'rdp'")
+            raise InvalidInput(f"orders must be left out for method {method!r}: they belong to 'rdp'")
         width = _validate.real("accuracy", accuracy)
         if not 0.0 < width <= 1.0:
-            raise ValueError(f"accuracy must be above 0 and at most 1, got {width}")
+            raise InvalidInput(f"accuracy must be above 0 and at most 1, got {width}")
         chosen = None if orders is None else _validate.orders(orders)
         return cls(method=method, orders=chosen, accuracy=width, ends=ends)
 
@@ -118,7 +115,7 @@ class How:
             return Interval(lower=0.0, upper=0.0)
         if self.method == "rdp":
             if question.by_rdp is None:
-                raise ValueError("method must be 'tight' for this question, got 'rdp'")
+                raise InvalidInput("method must be 'tight' for this question, got 'rdp'")
             return Interval(lower=0.0, upper=question.by_rdp(parts.upper, value, self.orders))
         # Any crowd has a theorem from above and attacks from below: their distance is no matter of resolution.
         if evaluate.is_any(parts.upper):
@@ -289,7 +286,7 @@ def _ask(
     counts = [_validate.rounds(r) for r in _validate.each("rounds", rounds)]
     size = max(len(checked), len(counts))
     if {len(checked), len(counts)} - {1, size}:
-        raise ValueError(f"{name} and rounds must have the same length, got {len(checked)} and {len(counts)}")
+        raise InvalidInput(f"{name} and rounds must have the same length, got {len(checked)} and {len(counts)}")
     if len(checked) < size:
         checked *= size
     if len(counts) < size:
@@ -550,5 +547,12 @@ _OTHER: dict[str, Asked] = {"epsilon": "delta", "delta": "epsilon"}
 def which_asked(epsilon: Any, delta: Any) -> Asked:
     """The one of the two that was left out, and so is asked for."""
     if (epsilon is None) == (delta is None):
-        raise TypeError("either delta or epsilon must be given, and not both: the other one is the answer")
+        raise InvalidType("either delta or epsilon must be given, and not both: the other one is the answer")
     return "epsilon" if epsilon is None else "delta"
+
+
+def __getattr__(name: str) -> Any:
+    """A class under its old name."""
+    if f"{__name__}.{name}" in _moved.RENAMED:
+        return _moved.renamed(f"{__name__}.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

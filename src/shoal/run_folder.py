@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from shoal.errors import DataError
+
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
 
@@ -16,11 +18,11 @@ def config(folder: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
-        raise ValueError(f"{folder} is not a run folder: it has no {CONFIG}") from None
+        raise DataError(f"{folder} is not a run folder: it has no {CONFIG}") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a configuration of a run: {error}") from None
+        raise DataError(f"{path} is not a configuration of a run: {error}") from None
     if not isinstance(found, dict):
-        raise ValueError(f"{path} is not a configuration of a run: it is not an object")
+        raise DataError(f"{path} is not a configuration of a run: it is not an object")
     return found
 
 
@@ -38,5 +40,5 @@ def metrics(folder: Path) -> list[dict[str, Any]]:
             rows.append(row)
         # Only the last line can have been cut short by a crash; damage before it means that something else happened.
         elif row is not None and number < len(lines):
-            raise ValueError(f"line {number} of {path} is damaged")
+            raise DataError(f"line {number} of {path} is damaged")
     return rows

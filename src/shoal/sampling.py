@@ -23,6 +23,7 @@ from shoal.bounds.central.swap import Real, Swap, Worst
 from shoal.bounds.composition import Parts
 from shoal.bounds.ratio import Lognormal
 from shoal.bounds.round import Identical, Round
+from shoal.errors import InvalidInput, InvalidType
 from shoal.interval import Interval, rounded
 from shoal.mechanisms import MECHANISMS, Mechanism, parameter
 from shoal.query import Bounds
@@ -39,7 +40,7 @@ class _Central(Mechanism):
 
     def _zero_out_only(self) -> None:
         if self.adjacency != "zero-out":
-            raise ValueError(f"adjacency must be zero-out for {type(self).__name__}, got {self.adjacency!r}")
+            raise InvalidInput(f"adjacency must be zero-out for {type(self).__name__}, got {self.adjacency!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +99,7 @@ class FixedBatch(_Central):
         self._set("records", _validate.users("records", self.records))
         self._set("batch", _validate.users("batch", self.batch))
         if self.batch > self.records:
-            raise ValueError(f"batch must be at most records ({self.records}), got {self.batch}")
+            raise InvalidInput(f"batch must be at most records ({self.records}), got {self.batch}")
         _validate.rate(self.rate, name="batch / records")
 
     @property
@@ -159,9 +160,9 @@ class RandomAllocation(_Central):
         self._set("picks", _validate.users("picks", self.picks))
         self._set("epochs", _validate.rounds(self.epochs, "epochs"))
         if self.picks > self.steps:
-            raise ValueError(f"picks must be at most steps ({self.steps}), got {self.picks}")
+            raise InvalidInput(f"picks must be at most steps ({self.steps}), got {self.picks}")
         if not isinstance(self.persistent, bool):
-            raise TypeError(f"persistent must be True or False, got {self.persistent!r}")
+            raise InvalidType(f"persistent must be True or False, got {self.persistent!r}")
 
     def _bounds(self, count: int) -> Bounds:
         scale = self.sigma / math.sqrt(self.epochs) if self.persistent else self.sigma

@@ -421,7 +421,7 @@ def test_a_missing_package_says_what_to_install(missing):
     done = python(f"import sys; sys.modules[{missing!r}] = None; import shoal.adapters.opacus")
     assert done.returncode == 1
     last = done.stderr.strip().splitlines()[-1]
-    assert last.startswith("shoal._extras.MissingExtraError: shoal.adapters.opacus needs PyTorch and Opacus")
+    assert last.startswith("shoal.errors.MissingExtra: shoal.adapters.opacus needs PyTorch and Opacus")
     assert last.endswith("pip install 'shoal-dp[train]'")
     assert missing in last
 

@@ -506,17 +506,17 @@ def test_only_a_target_that_cannot_be_met_is_called_not_reachable(monkeypatch):
 
     def rounds(m, **asked):
         if m.crowd == "any":
-            raise ValueError("a bug")
+            raise shoal.errors.InvalidInput("an error of another kind")
         return broken(m, **asked)
 
     monkeypatch.setattr(shoal.calibrate, "rounds", rounds)
     result = run(*words)
     assert result.exit_code == 2
     assert "not reachable" not in result.output
-    assert result.stderr == "shoal: a bug\n"
+    assert result.stderr == "shoal: an error of another kind\n"
 
 
-@pytest.mark.parametrize("error", [TypeError, KeyError, ModuleNotFoundError, AssertionError])
+@pytest.mark.parametrize("error", [ValueError, TypeError, KeyError, ModuleNotFoundError, AssertionError])
 def test_a_bug_keeps_its_traceback(monkeypatch, error):
     def broken(*_, **__):
         raise error("a bug")

@@ -130,13 +130,13 @@ def test_accountants_answer_what_mechanisms_answer():
 
 
 def test_an_unreachable_target_is_its_own_error():
-    with pytest.raises(shoal.UnreachableError, match="the cost of one round"):
+    with pytest.raises(shoal.Unreachable, match="the cost of one round"):
         calibrate.rounds(shoal.LocalGaussian(sigma=1.0), epsilon=0.1, delta=1e-5)
-    with pytest.raises(shoal.UnreachableError, match=r"got 0\.1: none found up to 1,000,000,000,000,000 users"):
+    with pytest.raises(shoal.Unreachable, match=r"got 0\.1: none found up to 1,000,000,000,000,000 users"):
         calibrate.users(
             lambda users: shoal.Shuffle(users=users, sigma=1e-4, crowd="identical"), epsilon=0.1, delta=1e-9
         )
-    assert issubclass(shoal.UnreachableError, ValueError)
+    assert issubclass(shoal.Unreachable, ValueError)
 
 
 def test_a_bug_in_the_maker_is_not_called_unreachable():
@@ -145,7 +145,7 @@ def test_a_bug_in_the_maker_is_not_called_unreachable():
 
     with pytest.raises(ValueError, match=r"^something else$") as caught:
         calibrate.users(broken, epsilon=1.0, delta=1e-5)
-    assert not isinstance(caught.value, shoal.UnreachableError)
+    assert not isinstance(caught.value, shoal.Unreachable)
 
 
 @pytest.mark.parametrize("digits", [1, 2, 5, 9])

@@ -315,7 +315,7 @@ def test_a_budget_s_rounds_of_the_same_kind_are_what_calibration_finds_less_thos
     target = {"epsilon": 0.5, "delta": 1e-6}
     assert calibrate.rounds(m, **target, after=Accountant().compose(m, rounds=7)) == calibrate.rounds(m, **target) - 7
     assert calibrate.rounds(m, **target, after=Accountant()) == calibrate.rounds(m, **target)
-    with pytest.raises(shoal.UnreachableError, match="the rounds so far and one more"):
+    with pytest.raises(shoal.Unreachable, match="the rounds so far and one more"):
         calibrate.rounds(m, **target, after=Accountant().compose(m, rounds=10**6))
 
 

@@ -4,6 +4,6 @@ ledger.py    `Accountant`: enters rounds, answers questions about all of them, s
 merging.py   many numbers of users are analysed as a few classes of rounds
 """
 
-from shoal.accountant.ledger import Accountant, Entry
+from shoal.accountant.ledger import STATE_VERSION, Accountant, Entry
 
-__all__ = ["Accountant", "Entry"]
+__all__ = ["STATE_VERSION", "Accountant", "Entry"]

@@ -12,6 +12,7 @@ from shoal._validate import Numbers
 from shoal.accountant.merging import round_classes
 from shoal.bounds import certify
 from shoal.bounds.numeric import FloatArray
+from shoal.errors import InvalidInput, InvalidType
 from shoal.interval import Interval
 from shoal.mechanisms import Mechanism, bounds, from_dict, run
 from shoal.query import (
@@ -76,12 +77,12 @@ class Accountant:
             InvalidInput: Where an argument is not allowed, or the adjacency is not that of earlier rounds.
         """
         if not isinstance(mechanism, Mechanism):
-            raise TypeError(f"mechanism must be a shoal mechanism, got {mechanism!r}")
+            raise InvalidType(f"mechanism must be a shoal mechanism, got {mechanism!r}")
         count = _validate.rounds(rounds)
         # All earlier rounds have one adjacency, so the first of them will do.
         first = next(iter(self._counts), mechanism)
         if first.adjacency != mechanism.adjacency:
-            raise ValueError(
+            raise InvalidInput(
                 f"adjacency must be {first.adjacency!r} as in the rounds before, got {mechanism.adjacency!r}"
             )
         # The sum is limited as well, and is checked before anything changes.
@@ -205,7 +206,7 @@ class Accountant:
             InvalidInput: Where an argument is not allowed, or nothing was entered yet.
         """
         if not self._counts:
-            raise ValueError("an empty accountant has nothing to state: compose a round first")
+            raise InvalidInput("an empty accountant has nothing to state: compose a round first")
         asked, options = which_asked(epsilon, delta), {"method": method, "orders": orders, "accuracy": accuracy}
         value: Any = delta if asked == "epsilon" else epsilon
         answer = self.epsilon(delta=value, **options) if asked == "epsilon" else self.delta(epsilon=value, **options)
@@ -258,19 +259,19 @@ class Accountant:
     def load_state_dict(self, state: Mapping[str, Any]) -> Accountant:
         """Replace the ledger by a saved one; a corrupt state is refused and changes nothing."""
         if not isinstance(state, Mapping):
-            raise TypeError(f"state must be a mapping, got {type(state).__name__}")
+            raise InvalidType(f"state must be a mapping, got {type(state).__name__}")
         if set(state) != {"version", "ledger"}:
-            raise ValueError(f"state must have the keys version and ledger, got {', '.join(sorted(map(str, state)))}")
+            raise InvalidInput(f"state must have the keys version and ledger, got {', '.join(sorted(map(str, state)))}")
         if type(state["version"]) is not int or state["version"] != STATE_VERSION:
-            raise ValueError(f"state version must be {STATE_VERSION}, got {state['version']!r}")
+            raise InvalidInput(f"state version must be {STATE_VERSION}, got {state['version']!r}")
         if not isinstance(state["ledger"], list):
-            raise TypeError(f"ledger must be a list, got {type(state['ledger']).__name__}")
+            raise InvalidType(f"ledger must be a list, got {type(state['ledger']).__name__}")
         # Into a new accountant first: an entry that is refused leaves this one as it was.
         restored = Accountant()
         for number, line in enumerate(state["ledger"]):
             try:
                 if not isinstance(line, Mapping) or "rounds" not in line:
-                    raise ValueError(f"an entry must be a mapping with rounds, got {line!r}")
+                    raise InvalidInput(f"an entry must be a mapping with rounds, got {line!r}")
                 mechanism = from_dict({k: v for k, v in line.items() if k != "rounds"})
                 restored.compose(mechanism, rounds=line["rounds"])
             except (TypeError, ValueError) as error:

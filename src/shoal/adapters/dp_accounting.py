@@ -30,6 +30,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from shoal._extras import missing
+from shoal.errors import InvalidInput, InvalidType, ShoalError
 
 try:
     import attr
@@ -63,7 +64,7 @@ def _mechanism(value: Any) -> Mechanism:
         return value
     if isinstance(value, Mapping):
         return from_dict(value)
-    raise TypeError(f"mechanism must be a shoal mechanism, got {value!r}")
+    raise InvalidType(f"mechanism must be a shoal mechanism, got {value!r}")
 
 
 @attr.s(frozen=True, auto_attribs=True)
@@ -114,7 +115,7 @@ def distribution(mechanism: Mechanism, *, step: float = 1e-4) -> Any:
     """
     step = _validate.real("step", step)
     if not 0.0 < step <= 1.0:
-        raise ValueError(f"step must be above 0 and at most 1, got {step}")
+        raise InvalidInput(f"step must be above 0 and at most 1, got {step}")
     whole = None
     # A round may consist of several: epochs of random allocation are one for each pick.
     for part, count in bounds([(mechanism, 1)]).upper:
@@ -128,7 +129,7 @@ def distribution(mechanism: Mechanism, *, step: float = 1e-4) -> Any:
     return whole
 
 
-class _UnsupportedError(Exception):
+class _UnsupportedError(ShoalError):
     """An event that cannot be accounted for, and why."""
 
     def __init__(self, event: Any, reason: str) -> None:
@@ -216,7 +217,7 @@ class ShuffleAccountant(dp_accounting.PrivacyAccountant):  # type: ignore[misc]
         self, neighboring_relation: NeighboringRelation = NeighboringRelation.REPLACE_SPECIAL, **options: Any
     ) -> None:
         if neighboring_relation not in _ADJACENCY:
-            raise ValueError(
+            raise InvalidInput(
                 "neighboring_relation must be REPLACE_SPECIAL (zero-out), REPLACE_ONE (replace) or ADD_OR_REMOVE_ONE, "
                 f"got {getattr(neighboring_relation, 'name', neighboring_relation)!s}"
             )

@@ -51,6 +51,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
 from shoal._extras import missing
+from shoal.errors import InvalidInput, InvalidType
 
 try:
     from opacus.accountants import IAccountant, create_accountant, register_accountant
@@ -79,7 +80,7 @@ def _expected_reports(users: int, sample_rate: float) -> float:
     """B: how many reports a round has on average."""
     reports = _validate.users("users", users) * _validate.rate(sample_rate, "sample_rate")
     if reports < 1.0:
-        raise ValueError(f"sample_rate * users must be at least 1 report a round, got {reports:g}")
+        raise InvalidInput(f"sample_rate * users must be at least 1 report a round, got {reports:g}")
     return reports
 
 
@@ -91,7 +92,7 @@ def report_sigma(*, noise_multiplier: float, users: int, sample_rate: float) -> 
     """
     noise = _validate.real("noise_multiplier", noise_multiplier)
     if noise <= 0:
-        raise ValueError(f"noise_multiplier must be positive, got {noise}")
+        raise InvalidInput(f"noise_multiplier must be positive, got {noise}")
     return _validate.sigma(
         noise / math.sqrt(_expected_reports(users, sample_rate)), "noise_multiplier / sqrt(sample_rate * users)"
     )
@@ -114,7 +115,7 @@ def _subsampled(*, rate: float, users: int, **common: Any) -> Mechanism:
     sample = round(rate * users)
     # Rounded silently, another sample would be accounted for than is drawn.
     if not math.isclose(sample, rate * users, rel_tol=1e-9):
-        raise ValueError(f"sample_rate * users must be a whole number for subsampled, got {rate * users:g}")
+        raise InvalidInput(f"sample_rate * users must be a whole number for subsampled, got {rate * users:g}")
     return SubsampledShuffle(users=users, sample=sample, **common)
 
 
@@ -138,7 +139,7 @@ class _Recorded(IAccountant):  # type: ignore[misc]
 
     def __init__(self) -> None:
         if not hasattr(self, "name"):
-            raise TypeError(f"{type(self).__name__} does not know what it is for: {self.made_by}")
+            raise InvalidType(f"{type(self).__name__} does not know what it is for: {self.made_by}")
         super().__init__()
         self.history: History = []
 
@@ -214,7 +215,7 @@ class _Recorded(IAccountant):  # type: ignore[misc]
         def hook(optimizer: Any) -> None:
             # Adaptive clipping publishes a noisy count besides the gradients, which no mechanism here includes.
             if isinstance(optimizer, AdaClipDPOptimizer):
-                raise ValueError("clipping must not be adaptive: the count it publishes is not part of the protocol")
+                raise InvalidInput("clipping must not be adaptive: the count it publishes is not part of the protocol")
             self._check(optimizer, sample_rate)
             record(optimizer)
 
@@ -235,12 +236,12 @@ class _Recorded(IAccountant):  # type: ignore[misc]
         trial = type(self)()
         super(_Recorded, trial).load_state_dict(state_dict)
         if state_dict.get("protocol") != self.parameters():
-            raise ValueError(f"protocol must be {self.parameters()}, got {state_dict.get('protocol')}")
+            raise InvalidInput(f"protocol must be {self.parameters()}, got {state_dict.get('protocol')}")
         try:
             history = [(noise, rate, steps) for noise, rate, steps in trial.history]
             self._compose(entry for entry in history if self._has_noise(entry))
         except (TypeError, ValueError) as error:
-            raise ValueError(f"history must list (noise_multiplier, sample_rate, steps): {error}") from None
+            raise InvalidInput(f"history must list (noise_multiplier, sample_rate, steps): {error}") from None
         self.history = history
 
 
@@ -290,7 +291,7 @@ def _check_size(optimizer: Any, sample_rate: float, name: str, size: int) -> Non
     batch = round(per_worker * getattr(optimizer, "world_size", 1))
     # Opacus rounds batches down, so that is what the right size gives.
     if batch != int(size * sample_rate):
-        raise ValueError(
+        raise InvalidInput(
             f"{name} must be the size of the data set: {name}={size} at sample_rate={sample_rate:g} "
             f"are batches of {int(size * sample_rate)}, Opacus has batches of {batch}"
         )
@@ -322,7 +323,7 @@ def make_accountant(
     True
     """
     if not isinstance(name, str) or not name:
-        raise TypeError(f"name must be a non-empty string, got {name!r}")
+        raise InvalidType(f"name must be a non-empty string, got {name!r}")
     fixed = {
         "users": _validate.users("users", users),
         "protocol": _validate.choice("protocol", protocol, tuple(_PROTOCOLS)),
@@ -359,7 +360,7 @@ def _register(name: str, made: type[Any], force: bool) -> type[Any]:
     if known is not None and issubclass(known, _Recorded) and known.parameters() == made.parameters():
         return known
     if known is not None and not force:
-        raise ValueError(f"name must be new to Opacus or force=True be given, got {name!r}")
+        raise InvalidInput(f"name must be new to Opacus or force=True be given, got {name!r}")
     register_accountant(name, made, force=force)
     return made
 
@@ -445,16 +446,16 @@ def register_central(
     True
     """
     if not isinstance(name, str) or not name:
-        raise TypeError(f"name must be a non-empty string, got {name!r}")
+        raise InvalidType(f"name must be a non-empty string, got {name!r}")
     fixed = {
         "sampling": _validate.choice("sampling", sampling, SAMPLINGS),
         "records": None if records is None else _validate.users("records", records),
         "adjacency": _validate.choice("adjacency", adjacency, get_args(Adjacency)),
     }
     if sampling == FixedBatch.label and records is None:
-        raise ValueError("records must be given for fixed-batch: how large the data set is")
+        raise InvalidInput("records must be given for fixed-batch: how large the data set is")
     if sampling == BallsAndBins.label and adjacency != "zero-out":
-        raise ValueError(f"adjacency must be zero-out for balls-and-bins, got {adjacency!r}")
+        raise InvalidInput(f"adjacency must be zero-out for balls-and-bins, got {adjacency!r}")
     made = type("CentralAccountant", (CentralAccountant,), {"__module__": __name__, "name": name, **fixed})
     return _register(name, made, force)
 
@@ -495,15 +496,15 @@ def sampling_of(loader: DataLoader[Any], *, sigma: float, adjacency: Adjacency =
         rate, name = 1.0 / len(loader), SEQUENTIAL
         if isinstance(single, RandomSampler):
             if single.replacement:
-                raise ValueError("sampler must draw without replacement: a record may be in a batch twice otherwise")
+                raise InvalidInput("sampler must draw without replacement: a record may be in a batch twice otherwise")
             if single.num_samples != len(single.data_source):
-                raise ValueError(
+                raise InvalidInput(
                     f"sampler must go through all {len(single.data_source)} records once an epoch, "
                     f"got num_samples = {single.num_samples}"
                 )
             name = ShuffledEpochs.label
     else:
-        raise ValueError(
+        raise InvalidInput(
             "loader must draw by Opacus' Poisson sampling, by shuffle=True or in sequence, got "
             f"{type(getattr(batches, 'sampler', batches)).__name__}"
         )

@@ -54,6 +54,7 @@ from shoal.bounds.grid import Cells, Share, base_for, convolved, deposit, in_ord
 from shoal.bounds.mean_law import Pair
 from shoal.bounds.numeric import ROUNDED_UP, SIDES, UNIT, Direction, FloatArray, Side
 from shoal.bounds.round import Round, SideChoice
+from shoal.errors import InvalidInput
 
 Parts = tuple[tuple[Round, int], ...]
 """Different rounds and how often each is run."""
@@ -576,7 +577,7 @@ def upper_lattice(mean: Round, half: int, direction: Direction, step: float) -> 
     low, high = float(pair.loss[0]), float(pair.loss[-1])
     if high - low > _LATTICE_MAX * step:
         least = 1.06 * (high - low) / _LATTICE_MAX  # also after rounding to two digits
-        raise ValueError(f"step must be at least {least:.1e} for losses from {low:.3g} to {high:.3g}, got {step}")
+        raise InvalidInput(f"step must be at least {least:.1e} for losses from {low:.3g} to {high:.3g}, got {step}")
     # Shared so that top and base mass stay: from above, as cells of the grid are.
     left = np.floor(pair.loss / step)
     below, above = _LossRule(direction=direction).shares(np.clip(pair.loss - left * step, 0.0, step), step)

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import typer
 
-from shoal._extras import MissingExtraError
+from shoal.errors import ShoalError
 
 NOTES = 2
 """So many wide brackets are told one by one; the others are counted."""
@@ -38,7 +38,7 @@ def told(function: Callable[..., None]) -> Callable[..., None]:
             except OSError as error:
                 named = error.filename is not None and error.strerror is not None
                 refuse(f"{str(error.filename)!r} cannot be used: {error.strerror}" if named else str(error))
-            except (ValueError, MissingExtraError) as error:
+            except ShoalError as error:
                 refuse(str(error))
 
     return wrapped

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shoal._extras import MissingExtraError
 from shoal.cli import show
+from shoal.errors import MissingExtra
 
 if TYPE_CHECKING:
     from shoal.mechanisms import Mechanism
@@ -207,7 +207,7 @@ def finish(folder: Path, as_json: bool) -> None:
     pictures, missing = [], ""
     try:
         pictures = figures.draw_all(found, folder)
-    except MissingExtraError as error:
+    except MissingExtra as error:
         missing = str(error)
     last, config = found.rows[-1], found.config
     at_end = {label: values[-1] for label, values in found.epsilons.items()}

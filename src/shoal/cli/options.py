@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type
 import typer
 
 from shoal._written import number
+from shoal.errors import InvalidInput
 
 if TYPE_CHECKING:
     from shoal.mechanisms import Mechanism
@@ -104,9 +105,9 @@ class Description:
         found: dict[str, Any] = {"adjacency": adjacency.value}
         for name, text in self.given.items():
             if name not in self.fields and text is not None:
-                raise ValueError(f"{name} is not a parameter of {self.kind}, which has {', '.join(self.fields)}")
+                raise InvalidInput(f"{name} is not a parameter of {self.kind}, which has {', '.join(self.fields)}")
             if self.fields.get(name) and text is None:
-                raise ValueError(f"{name} must be given for {self.kind}: add --{name.replace('_', '-')}")
+                raise InvalidInput(f"{name} must be given for {self.kind}: add --{name.replace('_', '-')}")
             if text is not None:
                 found[name] = text if isinstance(text, bool) else number(name, text)
         return kinds()[self.kind](**{**found, **known})
@@ -117,7 +118,7 @@ class Description:
         """The mechanism under each crowd asked for; the crowd is None where none matters."""
         if not self.crowded:
             if crowd is not None:
-                raise ValueError(f"crowd is not a parameter of {self.kind}: no other user matters")
+                raise InvalidInput(f"crowd is not a parameter of {self.kind}: no other user matters")
             return [(None, self.mechanism(adjacency, **known))]
         m = self.mechanism(adjacency, **known)
         asked = ("identical", "any") if crowd in (None, CrowdChoice.both) else (crowd.value,)

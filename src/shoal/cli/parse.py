@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from shoal._written import number
+from shoal.errors import InvalidInput
 
 
 def numbers(name: str, text: str) -> list[float | int]:
@@ -31,16 +32,16 @@ def whole_numbers(name: str, text: str) -> list[int]:
         if not found:
             # A hyphen that is no sign and no exponent was meant for a range.
             if "-" in part[1:] and "e-" not in part.lower():
-                raise ValueError(f"{name} must be a range such as 1-7, 100-1000:100 or 1-5540@50, got {part!r}")
+                raise InvalidInput(f"{name} must be a range such as 1-7, 100-1000:100 or 1-5540@50, got {part!r}")
             result.append(_validate.rounds(number(name, part), name))
             continue
         low, high = (_validate.rounds(number(name, end), name) for end in found.group(1, 2))
         if low > high:
-            raise ValueError(f"{name} must be a range from low to high, got {part!r}")
+            raise InvalidInput(f"{name} must be a range from low to high, got {part!r}")
         mark, extra = found.group(3), number(name, found.group(4) or "1")
         step = _validate.integer(f"the number after {mark} in {name}", extra, minimum=1, maximum=_validate.ROUNDS_MAX)
         if (step if mark == "@" else (high - low) // step + 1) > _MOST_VALUES:
-            raise ValueError(f"{name} must have at most {_MOST_VALUES} values, got {part!r}")
+            raise InvalidInput(f"{name} must have at most {_MOST_VALUES} values, got {part!r}")
         result.extend(log_spaced(low, high, [low, high], step) if mark == "@" else range(low, high + 1, step))
     return result
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from shoal._written import number
+from shoal.errors import InvalidInput
 
 if TYPE_CHECKING:
     from shoal.mechanisms import Mechanism
@@ -58,14 +59,14 @@ def choose(preset: str, given: dict[str, Any], epsilon: str | None) -> dict[str,
     chosen.update({k: v for k, v in recipe.items() if k not in told})
     for name in ("clip", "learning_rate"):
         if name not in chosen:
-            raise ValueError(
+            raise InvalidInput(
                 f"{name} must be given for the network {chosen['network']}: add --{name.replace('_', '-')}"
             )
     if epsilon is None:
         if AUTO in (chosen["rate"], chosen["rounds"]):
-            raise ValueError("epsilon must be given for rounds or rate to be chosen: add --epsilon")
+            raise InvalidInput("epsilon must be given for rounds or rate to be chosen: add --epsilon")
         if chosen["sigma"] is None:
-            raise ValueError("epsilon or sigma must be given: add --epsilon")
+            raise InvalidInput("epsilon or sigma must be given: add --epsilon")
     # An epsilon takes the place of the preset's sigma, not of one that was typed.
     elif "sigma" not in told:
         chosen["sigma"] = None
@@ -115,7 +116,7 @@ def _users(users: str | None, data: Dataset | Records) -> int:
 
     count = data.users if users is None else _validate.users("users", number("users", users))
     if count > data.users:
-        raise ValueError(f"users must be at most {data.users} (the images of {data.name}), got {count}")
+        raise InvalidInput(f"users must be at most {data.users} (the images of {data.name}), got {count}")
     return count
 
 
@@ -133,18 +134,18 @@ def _mechanism(chosen: dict[str, Any], users: int, crowd: str) -> Mechanism:
         fields.update(users=users, crowd=crowd)
     if opt.has(cls, "rate"):
         if chosen["rate"] is None:
-            raise ValueError(f"rate must be given for {kind}: add --rate")
+            raise InvalidInput(f"rate must be given for {kind}: add --rate")
         fields["rate"] = 1.0 if auto_rate else number("rate", chosen["rate"])
     elif auto_rate:
-        raise ValueError(f"rate must not be auto for {kind}, which has no rate")
+        raise InvalidInput(f"rate must not be auto for {kind}, which has no rate")
     if opt.has(cls, "sample"):
         if chosen.get("sample") is None:
-            raise ValueError(f"sample must be given for {kind}: add --sample")
+            raise InvalidInput(f"sample must be given for {kind}: add --sample")
         fields["sample"] = _validate.users("sample", number("sample", chosen["sample"]))
     elif chosen.get("sample") is not None:
-        raise ValueError(f"sample is not a parameter of {kind}")
+        raise InvalidInput(f"sample is not a parameter of {kind}")
     if chosen["sigma"] is not None and auto_rate:
-        raise ValueError("rate must be a number where sigma is given, got 'auto'")
+        raise InvalidInput("rate must be a number where sigma is given, got 'auto'")
     return cls(**fields)
 
 

@@ -65,6 +65,7 @@ from shoal.deployment.report import (
     unseal,
 )
 from shoal.deployment.tokens import Marks, Roster
+from shoal.errors import DeploymentError, InvalidInput
 from shoal.mechanisms import Crowd, from_dict
 from shoal.query import Statement
 
@@ -84,27 +85,27 @@ LINE = ("round", "batch", "users", "reports", "refused", "entry", "answer", "mod
 """Columns of a round that the chain covers."""
 
 
-class ConflictError(ValueError):
+class ConflictError(DeploymentError, ValueError):
     """A batch for a round that is not open, or another batch for one that is closed."""
 
 
-class ExhaustedError(ValueError):
+class ExhaustedError(DeploymentError, ValueError):
     """No further round can be opened: the budget, the keys or the roster does not allow it."""
 
 
-class BusyError(RuntimeError):
+class BusyError(DeploymentError, RuntimeError):
     """Another batch is being received."""
 
 
-class BatchError(ValueError):
+class BatchError(DeploymentError, ValueError):
     """A batch that cannot close a round: wrong length, or a crowd that is too small."""
 
 
-class TooLargeError(ValueError):
+class TooLargeError(DeploymentError, ValueError):
     """A batch with more reports than the analyst was set up for."""
 
 
-class DamagedError(ValueError):
+class DamagedError(DeploymentError, ValueError):
     """A file of the analyst's is not as it was written; the message says what to do."""
 
 
@@ -130,7 +131,7 @@ class Settings:
         keep = _validate.integer("keep", self.keep, minimum=1, maximum=10**6)
         step = _validate.real("step", self.step)
         if step <= 0:
-            raise ValueError(f"step must be positive, got {step}")
+            raise InvalidInput(f"step must be positive, got {step}")
         checked = {"rounds": rounds, "epoch": epoch, "maximum": high, "step": step, "keep": keep}
         for field, value in checked.items():
             object.__setattr__(self, field, value)
@@ -158,7 +159,7 @@ class Analyst:
         self.folder = Path(folder)
         path = self.folder / DATABASE
         if not path.exists():
-            raise ValueError(f"{self.folder} must be a folder made by 'shoal analyst init', there is no {DATABASE}")
+            raise InvalidInput(f"{self.folder} must be a folder made by 'shoal analyst init', there is no {DATABASE}")
         self._head: tuple[int, bytes] | None = None
         """The last round that was closed, and the end of the chain then."""
         self._owner: IO[str] | None = None if reading else files.lock(self.folder, whose="analyst")
@@ -180,7 +181,7 @@ class Analyst:
                     raise DamagedError(f"{path} is damaged ({fault}): restore it from a backup")
                 version, settings = self._db.execute("SELECT version, settings FROM settings").fetchone()
             if version != VERSION:
-                raise ValueError(f"{path} must be of version {VERSION}, got {version}")
+                raise InvalidInput(f"{path} must be of version {VERSION}, got {version}")
             self._text = str(settings)
             stored = json.loads(settings)
             self._start = bytes.fromhex(stored.pop("start"))
@@ -208,10 +209,10 @@ class Analyst:
         home = Path(folder)
         vector = np.zeros(settings.task.dimension) if model is None else np.asarray(model, dtype=np.float64).ravel()
         if vector.shape != (settings.task.dimension,) or not np.isfinite(vector).all():
-            raise ValueError(f"model must be {settings.task.dimension} finite numbers, got {vector.size}")
+            raise InvalidInput(f"model must be {settings.task.dimension} finite numbers, got {vector.size}")
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         if (home / DATABASE).exists() or (home / SIGN).exists():
-            raise ValueError(f"{home} must be a new folder: it holds an analyst already")
+            raise InvalidInput(f"{home} must be a new folder: it holds an analyst already")
         signer = Ed25519PrivateKey.generate()
         keys.write_secret(home / SIGN, keys.private_pem(signer))
         keys.write_secret(home / PASSWORD, secrets.token_urlsafe(32).encode() + b"\n")
@@ -271,12 +272,12 @@ class Analyst:
         """Take in a roster; where it has rounds that an earlier one has too, the new one counts."""
         roster = Roster.read(source)
         if roster.task != self.settings.task.digest.hex():
-            raise ValueError(f"{source} must be a roster of this task and its terms, this one is of another")
+            raise InvalidInput(f"{source} must be a roster of this task and its terms, this one is of another")
         if roster.nodes < self.settings.task.minimum:
-            raise ValueError(f"{source} must enrol at least {self.settings.task.minimum} nodes, got {roster.nodes}")
+            raise InvalidInput(f"{source} must enrol at least {self.settings.task.minimum} nodes, got {roster.nodes}")
         # Rounds that are closed were counted by the roster they had.
         if roster.first < self.next_round:
-            raise ValueError(f"{source} must begin at round {self.next_round} or later, got {roster.first}")
+            raise InvalidInput(f"{source} must begin at round {self.next_round} or later, got {roster.first}")
         roster.check()
         with self._lock:
             place = int(self._db.execute("SELECT COALESCE(MAX(place), 0) + 1 FROM rosters").fetchone()[0])
@@ -458,7 +459,7 @@ class Analyst:
     def receive(self, number: int) -> Delivery:
         """Begin to receive a batch for round `number`; `BusyError` while another is being received."""
         if self._owner is None:
-            raise ValueError(f"{self.folder} is open for reading only")
+            raise InvalidInput(f"{self.folder} is open for reading only")
         if not self._receiving.acquire(blocking=False):
             raise BusyError("another batch is being received")
         try:
@@ -479,7 +480,7 @@ class Analyst:
             found = self._db.execute("SELECT vector FROM models WHERE round = ?", (number + 1,)).fetchone()
             if found is None:
                 kept = [row[0] - 1 for row in self._db.execute("SELECT round FROM models ORDER BY round")]
-                raise ValueError(f"round must be one whose model is kept ({', '.join(map(str, kept))}), got {number}")
+                raise InvalidInput(f"round must be one whose model is kept ({', '.join(map(str, kept))}), got {number}")
             # The next round starts from it; no line of the ledger is touched.
             self._db.execute("UPDATE models SET vector = ? WHERE round = ?", (found[0], self.next_round))
 
@@ -564,7 +565,7 @@ class Analyst:
             chain, waiting, ledger = self._checked()
             least = max(waiting, closed + 1)
             if not least <= number <= most:
-                raise ValueError(f"round must lie between {least} and {most}, got {number}")
+                raise InvalidInput(f"round must lie between {least} and {most}, got {number}")
             model = self.present()[1]
             for missing in range(waiting, number):
                 spent = ledger.compose(task.mechanism(users=task.minimum)).statement(delta=task.delta)

@@ -13,6 +13,7 @@ from typing import Any
 
 from shoal import _validate
 from shoal.accountant import Accountant
+from shoal.errors import InvalidInput
 from shoal.mechanisms import Mechanism
 
 
@@ -55,7 +56,7 @@ class BudgetAccountant:
         """Whether epsilon at `target_delta` would be above the limit after `count` more rounds; enters nothing."""
         limit = self.max_epsilon if max_epsilon is None else _validate.epsilon(max_epsilon, "max_epsilon")
         if limit is None:
-            raise ValueError("max_epsilon must be given, here or to the accountant")
+            raise InvalidInput("max_epsilon must be given, here or to the accountant")
         projected = self.accountant.compose(event, rounds=count)
         return float(projected.epsilon(delta=self.target_delta)) > limit
 

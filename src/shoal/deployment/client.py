@@ -55,6 +55,7 @@ from shoal.deployment.node import (
 )
 from shoal.deployment.noise import SIMULATION, SOURCES, clipped
 from shoal.deployment.report import Task, opening, round_number, seal
+from shoal.errors import InvalidInput
 
 LOG = logging.getLogger("flwr")
 """Flower's own log: on a node it stays on the node."""
@@ -184,10 +185,10 @@ def _trained(message: Message, context: Context, call_next: App, sent: list[Any]
         reply = call_next(message, context)
         (returned,) = reply.content.array_records.values()
         if list(returned) != names:
-            raise ValueError(f"the app must return the arrays {names}, got {list(returned)}")
+            raise InvalidInput(f"the app must return the arrays {names}, got {list(returned)}")
         arrays = [a.numpy() for a in returned.values()]
         if [a.shape for a in arrays] != [a.shape for a in sent]:
-            raise ValueError("the app must return arrays of the shapes that were sent")
+            raise InvalidInput("the app must return arrays of the shapes that were sent")
         return clipped([a.astype("f8") - b.astype("f8") for a, b in zip(arrays, sent, strict=True)], clip=task.clip)
     except KeyboardInterrupt:
         raise

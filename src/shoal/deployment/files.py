@@ -11,6 +11,7 @@ from typing import IO, Any
 import tomllib
 
 from shoal._files import private, replace, sync_folder
+from shoal.errors import InvalidInput
 
 __all__ = ["hold", "lock", "private", "replace", "replace_summed", "sync_folder", "table", "whole"]
 
@@ -35,7 +36,7 @@ def table(path: str | Path) -> dict[str, Any]:
     try:
         return tomllib.loads(Path(path).read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"{path} must be a TOML file that can be read: {error}") from None
+        raise InvalidInput(f"{path} must be a TOML file that can be read: {error}") from None
 
 
 def whole(path: Path) -> bool:
@@ -62,5 +63,5 @@ def lock(folder: Path, *, whose: str) -> IO[str]:
     file = open(folder / "lock", "w")  # noqa: SIM115 (held open on purpose)
     if not hold(file, wait=False):
         file.close()
-        raise ValueError(f"{folder} must belong to one {whose}: another process uses it")
+        raise InvalidInput(f"{folder} must belong to one {whose}: another process uses it")
     return file

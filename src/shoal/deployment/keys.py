@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from shoal.deployment import files
+from shoal.errors import InvalidInput
 
 VALID_DAYS = 90
 
@@ -42,7 +43,7 @@ def read_sealing(path: Path) -> X25519PrivateKey:
     """The private key of an epoch."""
     key = _read(path)
     if not isinstance(key, X25519PrivateKey):
-        raise ValueError(f"{path} must hold an X25519 private key, got {type(key).__name__}")
+        raise InvalidInput(f"{path} must hold an X25519 private key, got {type(key).__name__}")
     return key
 
 
@@ -50,7 +51,7 @@ def read_signing(path: Path) -> Ed25519PrivateKey:
     """The private key by which rounds are opened."""
     key = _read(path)
     if not isinstance(key, Ed25519PrivateKey):
-        raise ValueError(f"{path} must hold an Ed25519 private key, got {type(key).__name__}")
+        raise InvalidInput(f"{path} must hold an Ed25519 private key, got {type(key).__name__}")
     return key
 
 
@@ -58,9 +59,9 @@ def _read(path: Path) -> object:
     try:
         return load_pem_private_key(path.read_bytes(), password=None)
     except FileNotFoundError:
-        raise ValueError(f"{path} is missing: restore it from a backup, nothing can replace it") from None
+        raise InvalidInput(f"{path} is missing: restore it from a backup, nothing can replace it") from None
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise ValueError(f"{path} is damaged: restore it from a backup, nothing can replace it") from None
+        raise InvalidInput(f"{path} is damaged: restore it from a backup, nothing can replace it") from None
 
 
 def public_text(key: X25519PublicKey | Ed25519PublicKey) -> str:

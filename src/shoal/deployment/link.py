@@ -13,6 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from shoal import _validate
+from shoal.errors import InvalidInput
 
 FLEET = (
     "activate-node",
@@ -116,7 +117,7 @@ def write(
         host = f"[{host}]"
     for what, path in {"certificate": certificate, "key": key, "authority": authority}.items():
         if not path.is_file():
-            raise ValueError(f"{what} must be a file in PEM format, got {path}")
+            raise InvalidInput(f"{what} must be a file in PEM format, got {path}")
     ports = {"port": port, "superlink": superlink}
     for what, value in ports.items():
         _validate.integer(what, value, minimum=1, maximum=65_535)
@@ -126,7 +127,7 @@ def write(
     words = [str(home), str(certificate.resolve()), str(key.resolve()), str(authority.resolve()), host, name]
     # nginx has its own rules for quoting: what would need it is refused, or a path could become a directive.
     if bad := [w for w in words if any(c in w for c in " ;{}\"'\\$\n\t#")]:
-        raise ValueError(f"names and paths must be without spaces, quotes and special characters, got {bad[0]!r}")
+        raise InvalidInput(f"names and paths must be without spaces, quotes and special characters, got {bad[0]!r}")
     (home / "temporary").mkdir(parents=True, exist_ok=True, mode=0o700)
     upstream = f"127.0.0.1:{superlink}"
     text = CONFIGURATION.format(

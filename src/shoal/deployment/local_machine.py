@@ -31,6 +31,7 @@ from shoal.deployment import keys, link, tokens
 from shoal.deployment.analyst import DATABASE, PASSWORD, Analyst, Settings
 from shoal.deployment.client import NODE_CONFIG, NODE_FILE
 from shoal.deployment.node import Node, join
+from shoal.errors import DeploymentError, InvalidInput
 
 APP = "shoal.deployment.digits"
 START_SECONDS = 180.0
@@ -38,7 +39,7 @@ STATUS_SECONDS = 5.0
 """How often a run that makes no progress is asked about: each time starts a command of Flower's."""
 
 
-class RunError(ChildProcessError):
+class RunError(DeploymentError, ChildProcessError):
     """A process did not come up, or a run did not end well; the message names its log."""
 
 
@@ -84,9 +85,11 @@ class Machine:
         if (self.analyst_home / DATABASE).exists():
             with contextlib.closing(Analyst(self.analyst_home, reading=True)) as analyst:
                 if analyst.settings != settings:
-                    raise ValueError(f"{self.folder} must be a new folder: its analyst has other settings")
+                    raise InvalidInput(f"{self.folder} must be a new folder: its analyst has other settings")
                 if len(analyst.enrolled(1)) < nodes:
-                    raise ValueError(f"nodes must be at most {len(analyst.enrolled(1))}, who are enrolled, got {nodes}")
+                    raise InvalidInput(
+                        f"nodes must be at most {len(analyst.enrolled(1))}, who are enrolled, got {nodes}"
+                    )
         else:
             registrar = self.folder / "registrar"
             # All parties on one machine: what each would hand to the next is moved, and forgotten where it came from.

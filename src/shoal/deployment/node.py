@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 from shoal import _validate
 from shoal.deployment import files, keys, tokens
 from shoal.deployment.report import ROUND_MAX, Task
+from shoal.errors import DeploymentError, InvalidInput
 
 REFUSALS = {
     101: "the message is not a training message of this protocol",
@@ -30,7 +31,7 @@ REFUSALS = {
 MESSAGE, SETTINGS, STATE, UNSIGNED, MODEL, EARLIER, SPENT, OTHER = REFUSALS
 
 
-class NodeError(ValueError):
+class NodeError(DeploymentError, ValueError):
     """Why a node does not report: a code of `REFUSALS` for the server, and a sentence for the node's own log."""
 
     def __init__(self, code: int, sentence: str) -> None:
@@ -62,9 +63,9 @@ class Node:
         epoch = _validate.integer("epoch", self.epoch, minimum=1, maximum=ROUND_MAX)
         pace = _validate.real("pace", self.pace)
         if pace < 0:
-            raise ValueError(f"pace must be at least 0 seconds, got {pace}")
+            raise InvalidInput(f"pace must be at least 0 seconds, got {pace}")
         if len(self.keys) * epoch < whole:
-            raise ValueError(f"keys must reach for {whole} rounds of {epoch} each, got {len(self.keys)}")
+            raise InvalidInput(f"keys must reach for {whole} rounds of {epoch} each, got {len(self.keys)}")
         checked = {
             "rounds": whole,
             "epoch": epoch,
@@ -82,18 +83,18 @@ class Node:
         task = data.pop("task", None)
         needed = {"keys", "epoch", "signer", "rounds", "secret", "state"}
         if not isinstance(task, Mapping) or not needed <= set(data) <= needed | {"pace"}:
-            raise ValueError(
+            raise InvalidInput(
                 f"{path} must have {', '.join(sorted(needed))} and a table [task], "
                 f"got {', '.join(sorted(data)) or 'nothing'}"
             )
         fields = set(Task.__dataclass_fields__)
         if set(task) != fields:
-            raise ValueError(f"[task] of {path} must have {', '.join(sorted(fields))}, got {', '.join(sorted(task))}")
+            raise InvalidInput(f"[task] of {path} must have {', '.join(sorted(fields))}, got {', '.join(sorted(task))}")
         # Paths in the file are as seen from the file, not from where a SuperNode happens to run.
         home = Path(path).resolve().parent
         wrong = {n for n in ("secret", "state", "signer") if not isinstance(data[n], str)}
         if wrong or not isinstance(data["keys"], list):
-            raise ValueError(f"{path} must have texts for secret, state and signer, and a list of keys")
+            raise InvalidInput(f"{path} must have texts for secret, state and signer, and a list of keys")
         return cls(
             task=Task(**task),
             keys=tuple(keys.sealing_key(text) for text in data.pop("keys")),
@@ -177,7 +178,7 @@ def join(node: Node, *, member: int | str | None = None, source: Path | None = N
     if path.exists():
         if given.exists() and State.read(path, node).secret == tokens.read_secret(given):
             _forget(given)  # a crash came between the two
-        raise ValueError(f"{path} exists: this node has joined already")
+        raise InvalidInput(f"{path} exists: this node has joined already")
     secret = tokens.read_secret(given)
     # Derived from the node's own budget, never taken from the analyst: a node trusts nobody with its epsilon.
     state = State(label=node.label, secret=secret, rounds=node.task.rounds(node.rounds))

@@ -31,6 +31,7 @@ from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from shoal import _validate
 from shoal.bounds.numeric import FloatArray
 from shoal.deployment.noise import SECURE, SOURCES
+from shoal.errors import DeploymentError, InvalidInput
 
 if TYPE_CHECKING:
     from shoal.mechanisms import ShuffledCheckIn
@@ -53,7 +54,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _NUMBER = np.dtype("<f4")
 
 
-class RefusedError(ValueError):
+class RefusedError(DeploymentError, ValueError):
     """A sealed report that cannot be counted; `reason` is one of `REASONS`."""
 
     def __init__(self, reason: str) -> None:
@@ -114,14 +115,14 @@ class Task:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.fullmatch(self.name):
-            raise ValueError(
+            raise InvalidInput(
                 f"name must be 1 to 64 lower-case letters, digits, dots, dashes or underscores, got {self.name!r}"
             )
         whole = _validate.integer("dimension", self.dimension, minimum=1, maximum=DIMENSION_MAX)
         norm = _validate.real("clip", self.clip)
         low, high = CLIP_RANGE
         if not low <= norm <= high:
-            raise ValueError(f"clip must lie between {low:g} and {high:g}, got {norm}")
+            raise InvalidInput(f"clip must lie between {low:g} and {high:g}, got {norm}")
         checked = {
             "dimension": whole,
             "clip": norm,
@@ -205,9 +206,9 @@ def seal(
     """The sealed report of round `number`; None seals a dummy."""
     vector = np.zeros(task.dimension, _NUMBER) if values is None else np.asarray(values).astype(_NUMBER)
     if vector.shape != (task.dimension,):
-        raise ValueError(f"a report must have {task.dimension} numbers, got {vector.shape}")
+        raise InvalidInput(f"a report must have {task.dimension} numbers, got {vector.shape}")
     if len(token) != TOKEN_BYTES:
-        raise ValueError(f"token must have {TOKEN_BYTES} bytes, got {len(token)}")
+        raise InvalidInput(f"token must have {TOKEN_BYTES} bytes, got {len(token)}")
     # A dummy is as long as a report and sealed in the same way: only the analyst can tell them apart.
     kind = DUMMY if values is None else REPORT
     return SUITE.encrypt(bytes([kind]) + token + vector.tobytes(), key, info=task.info(number))

@@ -42,6 +42,7 @@ from shoal import _validate
 from shoal.deployment import files
 from shoal.deployment.client import ARRAYS, CONFIG, LOG, SEALED
 from shoal.deployment.node import REFUSALS
+from shoal.errors import DeploymentError, InvalidInput
 
 SLICE = 16
 """Messages pushed or pulled at once: what of a round is in memory at any time."""
@@ -120,7 +121,9 @@ class Journal:
         try:
             return int(path.read_text()) if path.exists() else 0
         except ValueError:
-            raise ValueError(f"{path} must hold the last round that was confirmed: write its number into it") from None
+            raise InvalidInput(
+                f"{path} must hold the last round that was confirmed: write its number into it"
+            ) from None
 
     def done(self, number: int) -> None:
         """The analyst has confirmed the round: nothing of it is kept."""
@@ -136,7 +139,7 @@ class Journal:
         files.sync_folder(self.folder)
 
 
-class AnalystError(RuntimeError):
+class AnalystError(DeploymentError, RuntimeError):
     """The analyst refused, or could not be reached for too long."""
 
 
@@ -162,7 +165,7 @@ class AnalystClient:
         self, *, url: str, password: str, authority: str | Path | None = None, patience: float = 600.0
     ) -> None:
         if not url.startswith("https://"):
-            raise ValueError(f"url must start with https://, got {url!r}")
+            raise InvalidInput(f"url must start with https://, got {url!r}")
         context = httpx.create_ssl_context(verify=str(authority)) if authority else httpx.create_ssl_context()
         self._http = httpx.Client(
             base_url=url,
@@ -268,7 +271,7 @@ class Shuffler(Strategy):
         needed = {"url", "password", "journal", "minimum"}
         known = {"authority", "timeout", "enough", "grace", "attempts", "patience"}
         if not needed <= set(data) <= needed | known:
-            raise ValueError(
+            raise InvalidInput(
                 f"{path} must have {', '.join(sorted(needed))}, got {', '.join(sorted(data)) or 'nothing'}"
             )
         analyst = AnalystClient(
@@ -435,7 +438,7 @@ def _shaped(vector: np.ndarray[Any, np.dtype[np.float32]], like: ArrayRecord) ->
     """A flat vector as arrays of the names, shapes and types of `like`."""
     templates = {name: array.numpy() for name, array in like.items()}
     if wrong := {str(t.dtype) for t in templates.values()} - {"float32", "float64"}:
-        raise ValueError(f"initial_arrays must be of type float32 or float64, got {', '.join(sorted(wrong))}")
+        raise InvalidInput(f"initial_arrays must be of type float32 or float64, got {', '.join(sorted(wrong))}")
     sizes = [t.size for t in templates.values()]
     if sum(sizes) != len(vector):
         raise AnalystError(f"the analyst's model must have {sum(sizes)} numbers, got {len(vector)}")

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import tomllib
 
+from shoal.errors import InvalidInput
+
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
 PROJECT = """\
@@ -140,15 +142,15 @@ def write(folder: Path) -> None:
     """A new app in a new folder; its name is the folder's."""
     name = folder.resolve().name
     if not _NAME.fullmatch(name):
-        raise ValueError(
+        raise InvalidInput(
             f"the name of the folder must be 1 to 40 lower-case letters, digits or dashes, a letter first, got {name!r}"
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ValueError(f"{folder} must be a new or empty folder")
+        raise InvalidInput(f"{folder} must be a new or empty folder")
     package = name.replace("-", "_")
     # Its package would hide the module of that name, or be hidden by it.
     if keyword.iskeyword(package) or package in sys.stdlib_module_names or importlib.util.find_spec(package):
-        raise ValueError(f"the name of the folder must not be that of a Python module, got {name!r}")
+        raise InvalidInput(f"the name of the folder must not be that of a Python module, got {name!r}")
     home = folder / package
     home.mkdir(parents=True)
     (folder / "pyproject.toml").write_text(PROJECT.format(name=name, package=package))
@@ -165,7 +167,7 @@ def starting_arrays(folder: Path) -> Mapping[str, Any]:
         named = tomllib.loads(project.read_text())["tool"]["shoal"]["model"]
         module, function = named.split(":")
     except (OSError, KeyError, ValueError, AttributeError, TypeError):
-        raise ValueError(
+        raise InvalidInput(
             f"{project} must name the function that gives the starting arrays: [tool.shoal] model = "
             '"package.module:function"'
         ) from None

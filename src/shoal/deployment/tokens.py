@@ -32,6 +32,7 @@ from typing import Any
 from shoal import _validate
 from shoal.deployment import files, keys
 from shoal.deployment.report import CROWD_MAX, ROUND_MAX, TOKEN_BYTES, Task
+from shoal.errors import InvalidInput
 
 SECRET_BYTES = 32
 MARK_BYTES = 16
@@ -69,13 +70,13 @@ def read_secret(path: Path) -> bytes:
     try:
         raw = base64.b64decode(path.read_text().strip(), validate=True)
     except FileNotFoundError:
-        raise ValueError(
+        raise InvalidInput(
             f"{path} must hold the node's secret from 'shoal flower enrol', there is no such file"
         ) from None
     except (binascii.Error, UnicodeDecodeError):
         raw = b""
     if len(raw) != SECRET_BYTES:
-        raise ValueError(f"{path} must hold {SECRET_BYTES} bytes in base64, as 'shoal flower enrol' wrote them")
+        raise InvalidInput(f"{path} must hold {SECRET_BYTES} bytes in base64, as 'shoal flower enrol' wrote them")
     return raw
 
 
@@ -91,7 +92,7 @@ def enrol(folder: Path, *, task: Task, nodes: int, first: int, last: int) -> tup
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     roster = folder / f"{task.name}-{start}-{end}.roster"
     if roster.exists():
-        raise ValueError(f"{roster} must not exist yet: name other rounds or another folder")
+        raise InvalidInput(f"{roster} must not exist yet: name other rounds or another folder")
     # Secrets come from one key by their number, so that an enrolment that broke off, or grows, gives the same again.
     master, known = _registrar(folder)
     members = [_member(master, number) for number in range(1, count + 1)]
@@ -128,7 +129,7 @@ def _registrar(folder: Path) -> tuple[bytes, int]:
     path = folder / REGISTRAR
     if not path.exists():
         if (folder / SECRETS).exists():
-            raise ValueError(f"{path} is gone, and with it the key of all who are enrolled: enrol in a new folder")
+            raise InvalidInput(f"{path} is gone, and with it the key of all who are enrolled: enrol in a new folder")
         master = secrets.token_bytes(SECRET_BYTES)
         _remember(folder, master, 0)
         return master, 0
@@ -136,7 +137,7 @@ def _registrar(folder: Path) -> tuple[bytes, int]:
         state = json.loads(path.read_text())
         return base64.b64decode(state["key"], validate=True), int(state["nodes"])
     except (ValueError, KeyError, TypeError):
-        raise ValueError(
+        raise InvalidInput(
             f"{path} is damaged: restore it from a backup, or enrol all nodes anew in a new folder"
         ) from None
 
@@ -173,12 +174,12 @@ class Roster:
             _validate.integer("nodes", roster.nodes, minimum=1, maximum=CROWD_MAX)
             size = roster.offset + (roster.last - roster.first + 1) * roster.nodes * MARK_BYTES
         except FileNotFoundError:
-            raise ValueError(f"{path} must be a roster from 'shoal flower enrol', there is no such file") from None
+            raise InvalidInput(f"{path} must be a roster from 'shoal flower enrol', there is no such file") from None
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise ValueError(f"{path} must be a roster from 'shoal flower enrol', this is something else") from None
+            raise InvalidInput(f"{path} must be a roster from 'shoal flower enrol', this is something else") from None
         # Its size says whether all of it came through; what the marks are `check` looks at.
         if path.stat().st_size != size:
-            raise ValueError(
+            raise InvalidInput(
                 f"{path} is damaged: it has {path.stat().st_size} bytes, not {size}; ask the registrar again"
             )
         return roster
@@ -188,7 +189,7 @@ class Roster:
         for number in range(self.first, self.last + 1):
             found = self.marks(number)
             if any(a >= b for a, b in itertools.pairwise(found[i] for i in range(len(found)))):
-                raise ValueError(f"{self.path} is damaged in round {number}: ask the registrar again")
+                raise InvalidInput(f"{self.path} is damaged in round {number}: ask the registrar again")
 
     def marks(self, number: int) -> Marks:
         """The marks of all nodes in a round."""

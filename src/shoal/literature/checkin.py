@@ -29,6 +29,7 @@ from shoal.bounds import moments
 from shoal.bounds.numeric import FloatArray
 from shoal.bounds.ratio import Lognormal
 from shoal.bounds.round import Identical
+from shoal.errors import InvalidInput
 from shoal.literature import _logspace
 from shoal.literature.clones import (
     Guarantee,
@@ -264,7 +265,7 @@ def checkin_baseline(
     target, count = _validate.delta(delta), _validate.rounds(rounds)
     reports = math.floor(n * g)
     if reports < 1:
-        raise ValueError(f"users * rate must be at least 1, got {n * g:g}")
+        raise InvalidInput(f"users * rate must be at least 1, got {n * g:g}")
     scale = local_scale(sigma, sensitivity)
 
     def best(guarantees: Iterable[Guarantee]) -> float:
@@ -364,7 +365,7 @@ def generic_bound(
         w = k / n
         deltas = np.asarray(delta_of(k, cells.edges), dtype=float)
         if deltas.shape != cells.edges.shape or not (deltas >= 0.0).all():
-            raise ValueError(f"profile must give one delta of at least 0 for each epsilon, got {deltas}")
+            raise InvalidInput(f"profile must give one delta of at least 0 for each epsilon, got {deltas}")
         log_delta = np.minimum(np.log(np.maximum(deltas, 1e-320)), local)
         log_chord = np.logaddexp(cells.log_left + log_delta[:-1, None], cells.log_right + log_delta[1:, None])
         grown = np.logaddexp(math.log1p(-w), math.log(w) + at) if w < 1.0 else at  # eps'

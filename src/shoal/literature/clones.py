@@ -24,6 +24,7 @@ import numpy as np
 from shoal import _validate
 from shoal.bounds import gaussian
 from shoal.bounds.numeric import UNIT, FloatArray
+from shoal.errors import InvalidInput
 
 Profile = Callable[[int, FloatArray], FloatArray]
 """A privacy profile: from the number of shuffled reports and epsilons to upper bounds on delta in both directions."""
@@ -55,7 +56,7 @@ class GaussianClones:
 def _sensitivity(value: float) -> float:
     number = _validate.real("sensitivity", value)
     if number not in (1.0, 2.0):
-        raise ValueError(f"sensitivity must be 1 or 2, got {number:g}")
+        raise InvalidInput(f"sensitivity must be 1 or 2, got {number:g}")
     return number
 
 
@@ -123,7 +124,7 @@ def clones(*, users: int, epsilon0: float, delta: float, delta0: float = 0.0) ->
     local_delta = 0.0 if delta0 == 0 else _validate.delta(delta0, name="delta0")
     limit = epsilon_limit(n, shuffled_delta)
     if eps0 > limit:
-        raise ValueError(
+        raise InvalidInput(
             f"epsilon0 must be at most log(users / (16 log(2 / delta))) = {limit:.6g} "
             f"for {n} users and delta {shuffled_delta:g}, got {eps0}"
         )
@@ -198,7 +199,7 @@ def clones_gaussian(
         if count * shuffled.delta <= target:
             total = Guarantee(epsilon=count * shuffled.epsilon, delta=count * shuffled.delta)
             return GaussianClones(local=local, round=shuffled, total=total)
-    raise ValueError(
+    raise InvalidInput(
         f"users or sigma must be larger for clones to apply: no delta0 gives delta {target:g} "
         f"for {n} users, sigma {sigma:g} and {count} rounds"
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shoal import _validate
+from shoal.errors import InvalidType
 from shoal.interval import Interval
 from shoal.literature.checkin import checkin_baseline, theorem3
 from shoal.literature.clones import clones_gaussian
@@ -128,7 +129,7 @@ def paper_rdp(m: Mechanism, order: int) -> float:
         return theorem2(users=m.users, sample=m.sample, sigma=m.scale, order=order)
     if isinstance(m, ShuffledCheckIn):
         return theorem3(users=m.users, rate=m.rate, sigma=m.scale, order=order)
-    raise TypeError(f"mechanism must be one of the paper's, got {type(m).__name__}")
+    raise InvalidType(f"mechanism must be one of the paper's, got {type(m).__name__}")
 
 
 def clones_epsilon(m: Shuffle | ShuffledCheckIn, delta: float, rounds: int) -> float:

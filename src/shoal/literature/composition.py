@@ -15,6 +15,7 @@ from scipy import special
 from shoal import _validate
 from shoal.bounds import rdp
 from shoal.bounds.numeric import UNIT
+from shoal.errors import InvalidInput
 from shoal.literature import _logspace
 
 _COMPOSED_ROUNDS_MAX = 10**7
@@ -111,7 +112,7 @@ def optimal_composition(*, epsilon: float, delta: float, rounds: int, delta_tota
         return -math.expm1(log_remaining + math.log1p(-math.exp(log_delta))) * (1.0 + 8.0 * UNIT)
 
     if total_delta(0) > target:
-        raise ValueError(
+        raise InvalidInput(
             f"delta_total must be at least {total_delta(0):.6g} for {k} rounds with delta {round_delta:g}, got {target}"
         )
     fits, fails = 0, k // 2 + 1

@@ -10,6 +10,7 @@ import math
 import numpy as np
 
 from shoal import _validate
+from shoal.errors import InvalidInput
 from shoal.literature import _logspace
 from shoal.literature.partitions import ShuffleRdp, log_binomials, shuffle_rdp
 
@@ -73,7 +74,7 @@ def theorem2(*, users: int, sample: int, sigma: float, order: int, shuffle: Shuf
     n = _validate.users("users", users)
     m = _validate.users("sample", sample)
     if m > n:
-        raise ValueError(f"sample must be at most users ({n}), got {m}")
+        raise InvalidInput(f"sample must be at most users ({n}), got {m}")
     top = _logspace.whole_order(order)
     rate = _validate.rate(m / n, name="sample / users")
     return log_moment_theorem2(reports=m, rate=rate, sigma=_validate.sigma(sigma), order=top, shuffle=shuffle) / (

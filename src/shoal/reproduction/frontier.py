@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shoal.audit import Progress
+from shoal.errors import InvalidInput
 from shoal.interval import Interval
 from shoal.literature.checkin import theorem3
 from shoal.literature.tables import ORDERS
@@ -123,7 +124,7 @@ def _trainings(kept: dict[str, Any], epsilon: float) -> _Trainings:
     # Seeds differ, nothing else may: their mean would be one of different things.
     runs = [r for r in kept["shuffle"] if r["epsilon"] == epsilon]
     if any(r["mechanism"] != runs[0]["mechanism"] for r in runs):
-        raise ValueError("runs of one epsilon must have one mechanism")
+        raise InvalidInput("runs of one epsilon must have one mechanism")
     return _Trainings(
         claim=epsilon,
         mechanism=from_dict(runs[0]["mechanism"]),

@@ -20,6 +20,7 @@
 from __future__ import annotations
 
 from shoal._extras import missing as _missing
+from shoal.errors import DataError
 
 try:
     import torch as _torch  # noqa: F401
@@ -27,7 +28,7 @@ except ModuleNotFoundError as error:
     raise _missing("shoal.training needs PyTorch", "train", error.name) from None
 
 from shoal.training.clipping import ClippedSum, clipped_each, clipped_sum
-from shoal.training.data import DataError, Dataset, Records, collect, load, read_records
+from shoal.training.data import Dataset, Records, collect, load, read_records
 from shoal.training.game import audit_run
 from shoal.training.ledger import LedgerEntry, accountants
 from shoal.training.plan import Plan, plan

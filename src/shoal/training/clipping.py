@@ -49,6 +49,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from shoal import _validate
+from shoal.errors import InvalidInput
 from shoal.training.gradients import Direct, Gradients, OfParameter, Rows, added, as_one
 from shoal.training.uses import Call, UnknownUseError, Watcher, WithoutDropout, version_of
 
@@ -241,27 +242,27 @@ def _checked(
     """The clipping norm, as a number."""
     bound = _validate.real("clip", clip)
     if bound <= 0:
-        raise ValueError(f"clip must be positive, got {bound}")
+        raise InvalidInput(f"clip must be positive, got {bound}")
     if microbatch is not None:
         _validate.integer("microbatch", microbatch, minimum=1, maximum=10**9)
     for name, given in (("labels", labels), ("owners", owners)):
         if given is not None and len(inputs) != len(given):
-            raise ValueError(f"inputs and {name} must have the same length, got {len(inputs)} and {len(given)}")
+            raise InvalidInput(f"inputs and {name} must have the same length, got {len(inputs)} and {len(given)}")
     if owners is not None and len(owners):
         steps = owners.diff()
         if int(owners[0]) != 0 or not ((steps == 0) | (steps == 1)).all():
-            raise ValueError("owners must be 0, 1, 2, ... in this order, with none left out")
+            raise InvalidInput("owners must be 0, 1, 2, ... in this order, with none left out")
     for name, module in model.named_modules():
         if isinstance(module, _MIXING):
-            raise ValueError(
+            raise InvalidInput(
                 f"model must not mix users, but {name} is a {type(module).__name__}: use GroupNorm or LayerNorm"
             )
     types = {p.dtype for p in trainable(model)}
     if not types:
-        raise ValueError("model must have trainable parameters, got none")
+        raise InvalidInput("model must have trainable parameters, got none")
     if len(types) > 1 or not types <= {torch.float32, torch.float64}:
         told = ", ".join(sorted(str(t).removeprefix("torch.") for t in types))
-        raise ValueError(f"model must have trainable parameters of one type, float32 or float64, got {told}")
+        raise InvalidInput(f"model must have trainable parameters of one type, float32 or float64, got {told}")
     return bound
 
 

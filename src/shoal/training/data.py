@@ -27,16 +27,13 @@ import numpy as np
 import numpy.typing as npt
 
 from shoal import _files
+from shoal.errors import DataError, ShoalError
 
 Bytes = npt.NDArray[np.uint8]
 Fetched = Callable[[str, int, int | None], None]
 """Called with what is being done, bytes done, and bytes in all where known."""
 
 FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
-
-
-class DataError(ValueError):
-    """Data that is missing, unreachable or not what it should be; the message says what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -405,7 +402,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 # Ways to the files
 
 
-class _UnavailableError(Exception):
+class _UnavailableError(ShoalError):
     """This way does not lead to the files here; another may."""
 
 

@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from shoal.errors import InvalidInput
 from shoal.plots import Line, draw
 from shoal.training.data import write_atomically
 from shoal.training.ledger import accountants
@@ -33,7 +34,7 @@ def report(folder: Path) -> Report:
     """Epsilon of a run by every accountant, from its configuration and metrics."""
     config, rows = read_config(folder), read_metrics(folder)
     if not rows:
-        raise ValueError(f"{folder} has no evaluated round yet")
+        raise InvalidInput(f"{folder} has no evaluated round yet")
     spent = [row.spent for row in rows]
     known = accountants(config.mechanism)
     return Report(

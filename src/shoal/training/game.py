@@ -33,6 +33,7 @@ from torch import Tensor
 from shoal import _validate
 from shoal.audit import CONFIDENCE, Finding, choose, lower_bound
 from shoal.bounds.numeric import FloatArray, IntArray
+from shoal.errors import InvalidInput
 from shoal.mechanisms import Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle
 from shoal.training import protocol
 from shoal.training.clipping import MICROBATCH, clipped_each, trainable
@@ -66,9 +67,9 @@ def audit_run(
     """
     m = config.mechanism
     if not isinstance(m, (Shuffle, SubsampledShuffle, ShuffledCheckIn)):
-        raise ValueError(f"run must be of shuffle, subsampled or check-in for an audit, got {m.label}")
+        raise InvalidInput(f"run must be of shuffle, subsampled or check-in for an audit, got {m.label}")
     if m.adjacency != "zero-out":
-        raise ValueError(f"run must be for zero-out adjacency, got {m.adjacency}")
+        raise InvalidInput(f"run must be for zero-out adjacency, got {m.adjacency}")
     trials = _validate.integer("trials", trials, minimum=LEAST_TRIALS, maximum=10**7)
     confidence = _validate.delta(confidence, "confidence")
     run = Run(dataclasses.replace(config, path="fast", epsilon=None), data, model)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from shoal import _validate
+from shoal.errors import InvalidInput, InvalidType
 from shoal.training import features
 from shoal.training.data import Bytes
 from shoal.training.randomness import Randomness, uniforms
@@ -88,7 +89,7 @@ def build(name: str, *, side: int, classes: int, randomness: Randomness) -> nn.M
     """A network by name with fresh weights, laid out for the fast clipping."""
     network = NETWORKS[_validate.choice("network", name, tuple(NETWORKS))]
     if side < _LEAST_SIDE:
-        raise ValueError(f"images must have at least {_LEAST_SIDE} rows for the network, got {side}")
+        raise InvalidInput(f"images must have at least {_LEAST_SIDE} rows for the network, got {side}")
     model = network.layers(side, classes)
     with torch.no_grad():
         for layer in model:
@@ -111,9 +112,9 @@ OWN = "own"
 def check(name: str) -> str:
     """A network's name, `module:function` of a function that makes a model, or `own`."""
     if not isinstance(name, str):
-        raise TypeError(f"network must be a name, got {name!r}")
+        raise InvalidType(f"network must be a name, got {name!r}")
     if name != OWN and not all(part.isidentifier() for part in name.replace(":", ".").split(".") if ":" in name):
-        raise ValueError(f"network must be like package.module:function, got {name!r}")
+        raise InvalidInput(f"network must be like package.module:function, got {name!r}")
     return name if name == OWN or ":" in name else _validate.choice("network", name, tuple(NETWORKS))
 
 
@@ -123,12 +124,12 @@ def make(name: str, *, seed: int | None) -> nn.Module:
     try:
         factory = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
-        raise ValueError(f"model must be module:function that can be imported, got {name!r}: {error}") from None
+        raise InvalidInput(f"model must be module:function that can be imported, got {name!r}: {error}") from None
     with torch.random.fork_rng():
         torch.seed() if seed is None else torch.manual_seed(seed)
         model = factory()
     if not isinstance(model, nn.Module):
-        raise TypeError(f"model must be a function that returns a torch.nn.Module, got {type(model).__name__}")
+        raise InvalidType(f"model must be a function that returns a torch.nn.Module, got {type(model).__name__}")
     return model
 
 

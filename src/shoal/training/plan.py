@@ -30,6 +30,7 @@ from dataclasses import dataclass
 
 from shoal import _validate, calibrate
 from shoal.bounds import certify
+from shoal.errors import InvalidInput
 from shoal.interval import rounded
 from shoal.mechanisms import LocalGaussian, Mechanism, ShuffledCheckIn
 from shoal.sampling import PoissonSampling
@@ -104,7 +105,7 @@ def plan(
     True
     """
     if auto_rate and not isinstance(mechanism, (ShuffledCheckIn, PoissonSampling)):
-        raise ValueError(f"rate must not be auto for {mechanism.label}, which has no rate")
+        raise InvalidInput(f"rate must not be auto for {mechanism.label}, which has no rate")
     floor = calibrate.sigma(lambda s: LocalGaussian(sigma=s), epsilon=epsilon, delta=delta) / users
 
     def at(rate: float, count: int, tolerance: float) -> Plan:

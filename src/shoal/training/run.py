@@ -29,11 +29,12 @@ import torch
 from torch import Tensor, nn
 
 from shoal import _validate, calibrate, run_folder
+from shoal.errors import DataError, InvalidInput, InvalidType
 from shoal.mechanisms import Mechanism
 from shoal.run_folder import CONFIG, METRICS
 from shoal.training import networks, protocol
 from shoal.training.clipping import trainable
-from shoal.training.data import DataError, Dataset, Records, write_atomically
+from shoal.training.data import Dataset, Records, write_atomically
 from shoal.training.ledger import guarantee
 from shoal.training.randomness import Source
 
@@ -76,21 +77,21 @@ class Config:
 
     def __post_init__(self) -> None:
         if type(self.mechanism) not in protocol.PROTOCOLS.values():
-            raise TypeError(f"mechanism must be one of {', '.join(protocol.PROTOCOLS)}, got {self.mechanism!r}")
+            raise InvalidType(f"mechanism must be one of {', '.join(protocol.PROTOCOLS)}, got {self.mechanism!r}")
         _validate.rounds(self.rounds)
         _validate.delta(self.delta)
-        if self.epsilon is not None and _validate.epsilon(self.epsilon) <= 0.0:
-            raise ValueError(f"epsilon must be positive, got {self.epsilon}")
+        if self.epsilon is not None:
+            _validate.epsilon(self.epsilon, positive=True)
         if self.users is not None:
             _validate.users("users", self.users)
         for name in ("clip", "learning_rate"):
             if _validate.real(name, getattr(self, name)) <= 0.0:
-                raise ValueError(f"{name} must be positive, got {getattr(self, name)}")
+                raise InvalidInput(f"{name} must be positive, got {getattr(self, name)}")
         for name in ("momentum", "average"):
             if not 0.0 <= _validate.real(name, getattr(self, name)) < 1.0:
-                raise ValueError(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
+                raise InvalidInput(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
         if _validate.real("weight_decay", self.weight_decay) < 0.0:
-            raise ValueError(f"weight_decay must be at least 0, got {self.weight_decay}")
+            raise InvalidInput(f"weight_decay must be at least 0, got {self.weight_decay}")
         networks.check(self.network)
         _validate.choice("optimiser", self.optimiser, get_args(Optimiser))
         _validate.choice("schedule", self.schedule, get_args(Schedule))
@@ -111,13 +112,13 @@ class Config:
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Config:
         if data.get("format") != FORMAT:
-            raise ValueError(f"format of the run must be {FORMAT}, got {data.get('format')!r}")
+            raise InvalidInput(f"format of the run must be {FORMAT}, got {data.get('format')!r}")
         fields = {k: v for k, v in data.items() if k not in ("format", "private")}
         told = dict(fields["mechanism"])
         known = {c.__name__: c for c in protocol.PROTOCOLS.values()}
         name = told.pop("mechanism")
         if name not in known:
-            raise ValueError(f"mechanism must be one of {', '.join(known)}, got {name!r}")
+            raise InvalidInput(f"mechanism must be one of {', '.join(known)}, got {name!r}")
         fields["mechanism"] = known[name](**told)
         return cls(**fields)
 
@@ -159,7 +160,7 @@ class Run:
         m = config.mechanism
         told = getattr(m, "users", data.users)
         if told != data.users:
-            raise ValueError(f"users of the mechanism must be those of the data ({data.users}), got {told}")
+            raise InvalidInput(f"users of the mechanism must be those of the data ({data.users}), got {told}")
         self.config, self.mechanism = config, m
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.model = _model(config, data, model).to(self.device)
@@ -268,17 +269,17 @@ def _model(config: Config, data: Dataset | Records, given: nn.Module | None) -> 
     """The model of a configuration, with its first weights."""
     if config.network == networks.OWN:
         if given is None:
-            raise ValueError("model must be given for a run whose network is 'own'")
+            raise InvalidInput("model must be given for a run whose network is 'own'")
         return given
     if given is not None:
-        raise ValueError(f"network must be 'own' where a model is given, got {config.network!r}")
+        raise InvalidInput(f"network must be 'own' where a model is given, got {config.network!r}")
     if ":" in config.network:
         return networks.make(config.network, seed=config.seed)
     if isinstance(data, Records):
-        raise ValueError(f"model must be given for {data.name}: {config.network!r} is a network for images")
+        raise InvalidInput(f"model must be given for {data.name}: {config.network!r} is a network for images")
     rows, columns = data.train_images.shape[1:]
     if rows != columns:
-        raise ValueError(f"images must be square, got {rows} x {columns}")
+        raise InvalidInput(f"images must be square, got {rows} x {columns}")
     start = Source(seed=config.seed).stream("weights")
     return networks.build(config.network, side=rows, classes=data.classes, randomness=start)
 
@@ -299,9 +300,9 @@ def _check_outputs(model: nn.Module, record: Tensor, classes: int) -> None:
     try:
         shape = tuple(model(record).shape)
     except RuntimeError as error:
-        raise ValueError(f"model must take records of shape {tuple(record.shape[1:])}: {error}") from None
+        raise InvalidInput(f"model must take records of shape {tuple(record.shape[1:])}: {error}") from None
     if len(shape) != 2 or shape[1] < classes:
-        raise ValueError(f"model must have {classes} outputs for a record, one for each class, got {shape[1:]}")
+        raise InvalidInput(f"model must have {classes} outputs for a record, one for each class, got {shape[1:]}")
 
 
 def _layout(p: Tensor) -> torch.memory_format:
@@ -408,10 +409,10 @@ def train(
     """
     if isinstance(model, Run):
         if not isinstance(data, Path) or config is not None or folder is not None:
-            raise TypeError("a run must be trained in its folder: train(run, folder)")
+            raise InvalidType("a run must be trained in its folder: train(run, folder)")
         return _train(model, data, watch)
     if not isinstance(model, nn.Module) or isinstance(data, Path) or config is None or folder is None:
-        raise TypeError("train must get a model, data, config and folder, or a run and its folder")
+        raise InvalidType("train must get a model, data, config and folder, or a run and its folder")
     config = dataclasses.replace(config, network=networks.OWN)
     if (folder / CONFIG).exists():
         if read_config(folder) != config:

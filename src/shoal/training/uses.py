@@ -36,13 +36,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from shoal.errors import ShoalError
 from shoal.training.gradients import Columns, Convolution, Direct, Geometry, OfParameter, Outer, Product
 
 version_of: Callable[[Tensor], int] = operator.attrgetter("_version")
 """How often a tensor was changed in place: the count by which PyTorch's backward pass notices it too."""
 
 
-class UnknownUseError(Exception):
+class UnknownUseError(ShoalError):
     """A parameter was used in a way that is not known."""
 
 

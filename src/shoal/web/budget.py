@@ -16,8 +16,8 @@ from typing import Any
 from shoal import _validate, calibrate
 from shoal._written import number
 from shoal.accountant import Accountant
+from shoal.errors import InvalidInput, Unreachable
 from shoal.interval import rounded, short
-from shoal.query import UnreachableError
 
 LONGEST = 16 << 20
 """Bytes of a file that is read."""
@@ -35,14 +35,14 @@ class Ledger:
 def read(text: str) -> Ledger:
     """The ledger that a file holds."""
     if text.startswith("SQLite format 3"):
-        raise ValueError(
+        raise InvalidInput(
             "file must be JSON, not an analyst's database (its newest rounds may be in another file): choose what "
             "'shoal analyst status FOLDER --json' prints, or start 'shoal explore --budget FOLDER'"
         )
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
-        raise ValueError("file must be JSON: the state of an accountant, or an analyst's status") from None
+        raise InvalidInput("file must be JSON: the state of an accountant, or an analyst's status") from None
     if isinstance(data, Mapping) and "budget" in data and "ledger" in data:
         return _status(data)
     return Ledger(rounds=Accountant().load_state_dict(data))
@@ -52,11 +52,11 @@ def _status(data: Mapping[str, Any]) -> Ledger:
     """An analyst's status: the ledger, and the budget it was set up with."""
     limit = data["budget"]
     if not isinstance(limit, Mapping) or not {"epsilon"} <= set(limit):
-        raise ValueError(f"budget must be a mapping with epsilon, got {limit!r}")
+        raise InvalidInput(f"budget must be a mapping with epsilon, got {limit!r}")
     rounds = Accountant().load_state_dict(data["ledger"])
     listed = data.get("rounds")
     if isinstance(listed, list) and len(listed) != len(rounds):
-        raise ValueError(f"file must list as many rounds as its ledger ({len(rounds)}), got {len(listed)}")
+        raise InvalidInput(f"file must list as many rounds as its ledger ({len(rounds)}), got {len(listed)}")
     return Ledger(
         rounds=rounds,
         epsilon=_validate.epsilon(limit["epsilon"], "budget"),
@@ -77,7 +77,7 @@ def text_of(path: Path) -> str:
         finally:
             analyst.close()
     if path.stat().st_size > LONGEST:
-        raise ValueError(f"budget must be a file of at most {LONGEST} bytes, got {path.stat().st_size}")
+        raise InvalidInput(f"budget must be a file of at most {LONGEST} bytes, got {path.stat().st_size}")
     text = path.read_bytes().decode("utf-8", errors="replace")
     read(text)
     return text
@@ -94,9 +94,7 @@ def pieces(
         name: known if not asked.get(name) and known is not None else number(name, asked.get(name) or start)
         for name, known, start in (("epsilon", ledger.epsilon, "1"), ("delta", ledger.delta, "1e-5"))
     }
-    target, small = _validate.epsilon(given["epsilon"]), _validate.delta(given["delta"])
-    if target == 0.0:
-        raise ValueError("epsilon must be positive, got 0.0")
+    target, small = _validate.epsilon(given["epsilon"], positive=True), _validate.delta(given["delta"])
     shown = [{"label": e.mechanism.label, "settings": e.mechanism.settings, "rounds": f"{e.rounds:,}"} for e in entries]
     yield {
         "piece": "ledger", "entries": shown, "rounds": f"{len(ledger.rounds):,}",
@@ -115,7 +113,7 @@ def pieces(
     which = _validate.integer("next", data.get("next", len(entries) - 1), minimum=0, maximum=len(entries) - 1)
     try:
         more = calibrate.rounds(entries[which].mechanism, epsilon=target, delta=small, after=ledger.rounds)
-    except UnreachableError:
+    except Unreachable:
         more = 0
     of = f"{shown[which]['label']}: {shown[which]['settings']}"
     yield {"piece": "togo", "next": which, "rounds": f"{more:,}", "of": of}

@@ -28,6 +28,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn import Config, Server
 
 from shoal import __version__
+from shoal.errors import InvalidInput
 from shoal.web import workers
 
 LOOPBACK = "127.0.0.1"
@@ -221,13 +222,13 @@ def make_app(desk: Desk, *, port: int, secret: str, budget: str | None = None) -
         async for block in request.stream():
             received += block
             if len(received) > LONGEST:
-                raise ValueError(f"a request must have at most {LONGEST} bytes")
+                raise InvalidInput(f"a request must have at most {LONGEST} bytes")
         data = json.loads(received)
         if not isinstance(data, dict) or not isinstance(data.get("page"), str):
-            raise ValueError("a request must be a mapping with the key page")
+            raise InvalidInput("a request must be a mapping with the key page")
         state = data.setdefault("state", {})
         if not isinstance(state, dict) or not all(isinstance(text, str) for text in state.values()):
-            raise ValueError("state must be a mapping of texts")
+            raise InvalidInput("state must be a mapping of texts")
         return data
 
     async def ask(request: Request) -> Response:

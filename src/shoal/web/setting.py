@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from shoal import _validate
 from shoal._written import number
+from shoal.errors import InvalidInput
 from shoal.mechanisms import MECHANISMS, Mechanism
 
 Found = Literal["users", "sigma", "rounds"]
@@ -127,7 +128,7 @@ def read(state: Mapping[str, str]) -> Setting:
     find: Any = _validate.choice("hold", hold, FOUND) if hold else None
     names = parameters(kind)
     if find is not None and find not in names:
-        raise ValueError(f"hold must name a parameter of {kind}, got {find!r}")
+        raise InvalidInput(f"hold must name a parameter of {kind}, got {find!r}")
     texts = {name: state.get(name, field.start) for name, field in FIELDS.items()}
     if find is not None and not state.get("solved"):
         # What is solved for has no value yet: any valid one will do.
@@ -139,13 +140,11 @@ def read(state: Mapping[str, str]) -> Setting:
     mechanism = KINDS[kind](**own)
     clip = _validate.real("clip", number("clip", texts["clip"]))
     if clip <= 0.0:
-        raise ValueError(f"clip must be positive, got {clip}")
+        raise InvalidInput(f"clip must be positive, got {clip}")
     axis = state.get("axis", "rounds")
     epsilon = None
     if find is not None:
-        epsilon = _validate.epsilon(number("epsilon", texts["epsilon"]))
-        if epsilon == 0.0:
-            raise ValueError("epsilon must be positive, got 0.0")
+        epsilon = _validate.epsilon(number("epsilon", texts["epsilon"]), positive=True)
     return Setting(
         mechanism=mechanism, rounds=_validate.rounds(number("rounds", texts["rounds"])),
         delta=_validate.delta(number("delta", texts["delta"])), clip=clip,

@@ -13,9 +13,10 @@ from typing import Any
 
 from shoal import calibrate
 from shoal.bounds.certify import ACCURACY
+from shoal.errors import Unreachable
 from shoal.interval import Interval, rounded, short
 from shoal.mechanisms import LocalGaussian, Mechanism, bounds
-from shoal.query import EPSILON, AccuracyWarning, How, Intervals, Statement, UnreachableError
+from shoal.query import EPSILON, AccuracyWarning, How, Intervals, Statement
 from shoal.web import budget, calls, fields, papers, setting, utility
 from shoal.web.setting import Setting
 
@@ -49,7 +50,7 @@ def answer(task: str, data: Mapping[str, Any]) -> Iterator[Piece]:
                     yield {"piece": "note", "text": notes.pop()}
         except (ValueError, TypeError) as error:
             text = str(error)
-            field = "epsilon" if isinstance(error, UnreachableError) else setting.field_of(text)
+            field = "epsilon" if isinstance(error, Unreachable) else setting.field_of(text)
             yield {"piece": "error", "field": field, "text": text}
 
 

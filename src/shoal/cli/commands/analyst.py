@@ -9,6 +9,7 @@ import typer
 
 from shoal.cli import options as opt
 from shoal.cli.commands import terms
+from shoal.errors import InvalidInput
 
 if TYPE_CHECKING:
     from shoal.deployment.analyst import Analyst
@@ -138,7 +139,7 @@ def serve(
 
     for file in (certificate, key):
         if not file.is_file():
-            raise ValueError(f"{file} must be a file in PEM format")
+            raise InvalidInput(f"{file} must be a file in PEM format")
     with closing(Analyst(folder)) as analyst:
         run(analyst, host=host, port=port, certificate=certificate, key=key)
 

@@ -10,6 +10,7 @@ import typer
 
 from shoal._written import number
 from shoal.cli import options as opt
+from shoal.errors import InvalidInput
 
 if TYPE_CHECKING:
     from shoal.audit import Finding
@@ -97,7 +98,7 @@ def audit(
         _refuse_beside_run({"mechanism": described.kind or None, **described.given, "delta": delta, "shapes": shapes})
         found = _of_run(run, data_dir, times, played, **numbers)
     elif not described.kind or delta is None:
-        raise ValueError(f"{'delta' if described.kind else 'mechanism'} must be given, or run: add --run DIR")
+        raise InvalidInput(f"{'delta' if described.kind else 'mechanism'} must be given, or run: add --run DIR")
     else:
         games: dict[str, Any] = {
             "shapes": None if shapes is None else [s.strip() for s in shapes.split(",")],
@@ -112,7 +113,7 @@ def audit(
 def _refuse_beside_run(given: dict[str, Any]) -> None:
     for name, value in given.items():
         if value is not None:
-            raise ValueError(f"{name} cannot be given with run: the run has its own")
+            raise InvalidInput(f"{name} cannot be given with run: the run has its own")
 
 
 def _of_mechanism(
@@ -124,7 +125,7 @@ def _of_mechanism(
 
     if not described.crowded:
         known = ", ".join(label for label, cls in opt.kinds().items() if opt.has(cls, "crowd"))
-        raise ValueError(f"mechanism must be one of {known} for an audit, got {described.kind}")
+        raise InvalidInput(f"mechanism must be one of {known} for an audit, got {described.kind}")
     m = described.mechanism(adjacency)
     with show.progress("certified bounds") as bar:
         progress = bar and (lambda shape, done: bar(f"{shape} crowd", done))

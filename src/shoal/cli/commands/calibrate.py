@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from shoal._written import number
 from shoal.cli import options as opt
+from shoal.errors import InvalidInput, Unreachable
 
 if TYPE_CHECKING:
     from shoal.mechanisms import Mechanism
@@ -88,7 +89,7 @@ def users(
     """
     target = Target.read(epsilon, delta, rounds, method, accuracy)
     if "users" not in described.fields:
-        raise ValueError(f"users is not a parameter of {described.kind}")
+        raise InvalidInput(f"users is not a parameter of {described.kind}")
     variants = described.variants(crowd, adjacency, users=_users_to_start_with(described))
     _show("users", target, [_found("users", target, *v) for v in variants], described.kind, as_json)
 
@@ -133,13 +134,12 @@ class Target:
 def _found(what: str, target: Target, crowd: str | None, m: Mechanism) -> dict[str, Any]:
     """The value that meets the target and the guarantee it gives, or why there is none."""
     from shoal.cli import show
-    from shoal.query import UnreachableError
 
     try:
         with show.busy(m):
             value = _search(what, target, m)
     # This error alone means that nothing meets the target; any other is a bad argument or a bug, and told as such.
-    except UnreachableError as error:
+    except Unreachable as error:
         return {"crowd": crowd, what: None, "reason": str(error)}
     found = m if what == "rounds" else m.replace(**{what: value})
     count = int(value) if what == "rounds" else target.rounds
@@ -165,7 +165,7 @@ def _show(what: str, target: Target, rows: list[dict[str, Any]], kind: str, as_j
 
     # One crowd may have no answer where the other has: that is an answer, too.
     if all(row[what] is None for row in rows):
-        raise ValueError(rows[0]["reason"])
+        raise InvalidInput(rows[0]["reason"])
     if as_json:
         show.emit_json({"target": {"epsilon": target.epsilon, "delta": target.delta}, "rows": rows})
         return

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from shoal.cli import options as opt
+from shoal.errors import InvalidInput
 
 
 class Axis(str, enum.Enum):
@@ -61,8 +62,8 @@ def epsilon(
     variants = described.variants(crowd, adjacency)
     if against is not Axis.rounds:
         if plot is None:
-            raise ValueError(f"against {against.value} is about the picture: add --plot FILE")
+            raise InvalidInput(f"against {against.value} is about the picture: add --plot FILE")
         if against.value not in described.fields:
-            raise ValueError(f"against must be a parameter of {described.kind}, got {against.value}")
+            raise InvalidInput(f"against must be a parameter of {described.kind}, got {against.value}")
     query = Query(variants=variants, rounds=counts, method=method.value, accuracy=accuracy)
     show(EPSILON, query, deltas, as_json=as_json, plot=plot, against=against.value)

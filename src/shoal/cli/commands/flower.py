@@ -12,6 +12,7 @@ import typer
 
 from shoal.cli.commands import terms
 from shoal.cli.commands.analyst import status
+from shoal.errors import InvalidInput
 
 if TYPE_CHECKING:
     from shoal.deployment.analyst import Settings
@@ -169,12 +170,12 @@ def _trial(app: Path | None, nodes: int, rounds: int, minimum: int | None, step:
     # A terminated command must take its processes with it, as an interrupted one does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     if nodes < 2:
-        raise ValueError(f"nodes must be at least 2, got {nodes}")
+        raise InvalidInput(f"nodes must be at least 2, got {nodes}")
     if app is None and nodes > digits.data().users:
-        raise ValueError(f"nodes must lie between 2 and the number of images ({digits.data().users}), got {nodes}")
+        raise InvalidInput(f"nodes must lie between 2 and the number of images ({digits.data().users}), got {nodes}")
     fewest = max(2, nodes * 3 // 4) if minimum is None else minimum
     if not 2 <= fewest <= nodes:
-        raise ValueError(f"minimum must lie between 2 and the number of nodes ({nodes}), got {fewest}")
+        raise InvalidInput(f"minimum must lie between 2 and the number of nodes ({nodes}), got {fewest}")
     if agreed["epsilon"] is None:
         agreed["epsilon"] = _cost(fewest, rounds, agreed)
     _say_what_it_protects(agreed)

@@ -12,6 +12,7 @@ import typer
 from shoal import _extras
 from shoal.cli import options as opt
 from shoal.cli.commands import train as training
+from shoal.errors import InvalidInput
 
 if TYPE_CHECKING:
     from shoal.reproduction import Part
@@ -62,9 +63,9 @@ def reproduce(
 
     names = NAMES if what is What.all else (what.value,)
     if (train or run is not None) and "figure1b" not in names:
-        raise ValueError(f"{'train' if train else 'run'} is for figure1b only, got {what.value}")
+        raise InvalidInput(f"{'train' if train else 'run'} is for figure1b only, got {what.value}")
     if train and run is not None:
-        raise ValueError("train and run cannot be given together: one makes the run that the other reads")
+        raise InvalidInput("train and run cannot be given together: one makes the run that the other reads")
     # Before an hour of training: a folder that cannot be written to, or a missing extra, is told now.
     check(out / "report.png")
     if train:

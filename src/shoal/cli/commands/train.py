@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from shoal.errors import InvalidInput
+
 if TYPE_CHECKING:
     from shoal.training import Run
 
@@ -216,7 +218,7 @@ def _network(network: NetworkChoice | None, model: str | None) -> str | None:
     if model is None:
         return network and network.value
     if network is not None:
-        raise ValueError("model and network cannot be given together: one makes the model that the other names")
+        raise InvalidInput("model and network cannot be given together: one makes the model that the other names")
     sys.path.insert(0, "")  # a module beside the user
     return model if ":" in model else f"{model}:"
 
@@ -224,7 +226,7 @@ def _network(network: NetworkChoice | None, model: str | None) -> str | None:
 def _refuse_beside_resume(given: dict[str, Any]) -> None:
     for name, value in given.items():
         if value is not None:
-            raise ValueError(f"{name} cannot be given with resume: the run keeps its settings")
+            raise InvalidInput(f"{name} cannot be given with resume: the run keeps its settings")
 
 
 def _resumed(folder: Path, data_dir: Path | None, offline: bool, quiet: bool) -> Run:
@@ -243,7 +245,7 @@ def _run(run: Run, folder: Path, as_json: bool) -> None:
         ended = live.watch(run, folder, as_json)
     # Numbers that ran away are the user's learning rate, no bug.
     except FloatingPointError as error:
-        raise ValueError(str(error)) from None
+        raise InvalidInput(str(error)) from None
     if not ended:
         print(f"shoal: stopped after round {run.done:,}; continue with: shoal train --resume {folder}", file=sys.stderr)
         raise typer.Exit(code=130)

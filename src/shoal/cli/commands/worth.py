@@ -9,6 +9,7 @@ import typer
 
 from shoal._written import number
 from shoal.cli import options as opt
+from shoal.errors import InvalidInput
 
 if TYPE_CHECKING:
     from shoal.noise_check import Worth
@@ -101,10 +102,10 @@ def _found(tool: Tool, given: dict[str, str | None]) -> Worth:
     for name, text in given.items():
         option = f"--{name.replace('_', '-')}"
         if name in NEEDED[tool] and text is None:
-            raise ValueError(f"{name} must be given for {tool.value}: add {option}")
+            raise InvalidInput(f"{name} must be given for {tool.value}: add {option}")
         if name not in KNOWN[tool] and text is not None:
             known = ", ".join(KNOWN[tool]) or "no parameters"
-            raise ValueError(f"{name} is not a parameter of {tool.value}, which has {known}")
+            raise InvalidInput(f"{name} is not a parameter of {tool.value}, which has {known}")
     values: dict[str, Any] = {name: number(name, text) for name, text in given.items() if text is not None}
     found: Worth = getattr(noise_check, tool.value.replace("-", "_"))(**values)
     return found
