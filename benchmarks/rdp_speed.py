@@ -28,7 +28,7 @@ def seconds(work: Callable[[], object], repeat: int = 5) -> float:
     """The median time of some runs, each from cold caches."""
     times = []
     for _ in range(repeat):
-        for cached in (moments._series, moments._negative_table, moments.log_moment_bound):
+        for cached in (moments._moment_table, moments._negative_table, moments.log_moment_bound):
             cached.cache_clear()
         start = time.perf_counter()
         work()

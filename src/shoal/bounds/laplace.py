@@ -1,4 +1,4 @@
-"""Laplace transforms of the ratio of one report, from which negative moments of means are made (`moments`)."""
+"""Laplace transforms of the ratio of one report; `moments` makes negative moments of means from them."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from scipy import special
 
 from shoal.bounds.numeric import FloatArray
 
-_OVERFLOW = 700.0
-"""e^700 is a double, e^710 is none."""
+_LOG_DOUBLE_MAX = 700.0
+"""e^700 is a double, e^710 is not."""
 
-_DEVIATIONS = 10.0
-"""Beyond so many deviations from its peak an integrand is below e^-50 of it."""
+_PEAK_DEVIATIONS = 10.0
+"""Further than this many deviations from its peak an integrand is below e^-50 of it."""
 
-_SERIES = 0.03
+_SERIES_BELOW = 0.03
 """Below, the series of `e^-v - 1 + v` to its ninth power is exact to round-off."""
 
 
 class Transform(Protocol):
-    """The transform of a thinned ratio V, mean 1."""
+    """The transform of a thinned ratio V of mean 1."""
 
     def log(self, a: FloatArray) -> FloatArray:
-        """`K(a) = log E exp(-a(V - 1))` for increasing a > 0, with full relative accuracy where tiny."""
+        """`K(a) = log E exp(-a(V - 1))` for increasing a > 0, with full relative accuracy where it is tiny."""
         ...
 
     def log_at_zero(self, a: FloatArray) -> FloatArray:
@@ -36,27 +36,43 @@ class Transform(Protocol):
         ...
 
     def nodes(self, a: float) -> float:
-        """About how many points one value costs at a."""
+        """The approximate number of points that one value at a costs."""
         ...
 
     def reach(self, power: float, users: int) -> float:
-        """How far -log S may be where a power of it counts: S is small at most where all ratios are."""
+        """The largest -log S at which a power of S matters: S is small only where all ratios are.
+
+        Args:
+            power: p of `E[S^-p]`.
+            users: the number n of ratios of which S is the mean.
+
+        Returns:
+            An estimate, on the large side.
+        """
         ...
 
 
 def thinned(logarithm: FloatArray, rate: float) -> FloatArray:
-    """`log(1 - rate + rate e^x)` for x >= 0, to full relative accuracy and without overflow."""
+    """`log(1 - rate + rate e^x)` for x >= 0, to full relative accuracy and without overflow.
+
+    Args:
+        logarithm: x.
+        rate: the probability of a report.
+
+    Returns:
+        The logarithms, of the shape of x.
+    """
     if rate == 1.0:
         return logarithm
-    large = logarithm > _OVERFLOW
-    # Only where e^x would overflow is it pulled out: elsewhere that would cancel for small rates.
+    large = logarithm > _LOG_DOUBLE_MAX
+    # e^x is factored out only where it would overflow: elsewhere that would cancel for small rates.
     small = np.log1p(rate * np.expm1(np.where(large, 0.0, logarithm)))
     return np.where(large, logarithm + math.log(rate), small)
 
 
 @dataclass(frozen=True, kw_only=True)
 class LognormalTransform:
-    """That of `W = exp(z/s - 1/(2s^2))`, z standard normal, by trapezoidal rules in z.
+    """The transform of `W = exp(z/s - 1/(2s^2))`, z standard normal, by trapezoidal rules in z.
 
     Their error falls exponentially with the step.
     """
@@ -67,7 +83,7 @@ class LognormalTransform:
     def log(self, a: FloatArray) -> FloatArray:
         # Where K is small, E[e^-v - 1 + v], v = a(W - 1), is summed instead of E[e^-v]: E[v] = 0, terms are >= 0.
         s = self.scale
-        deviation = math.sqrt(math.expm1(min(1.0 / s**2, _OVERFLOW)))
+        deviation = math.sqrt(math.expm1(min(1.0 / s**2, _LOG_DOUBLE_MAX)))
         is_small = (a <= 1.0) | (a * deviation <= 1.0)
         result = np.empty_like(a)
         for chosen in (is_small, ~is_small):
@@ -75,7 +91,8 @@ class LognormalTransform:
                 continue
             # The centred terms grow like W^2 to the right, whose weight peaks 2/s further out.
             centred = chosen is is_small
-            z, log_density = self._z_nodes(float(a[chosen][-1]), 2.0 / s + _DEVIATIONS if centred else _DEVIATIONS)
+            right = 2.0 / s + _PEAK_DEVIATIONS if centred else _PEAK_DEVIATIONS
+            z, log_density = self._z_nodes(float(a[chosen][-1]), right)
             v = a[chosen][:, None] * np.expm1(z / s - 0.5 / s**2)
             result[chosen] = (
                 np.log1p(_exp_remainder(v) @ np.exp(log_density)) if centred else log_sum_exp(log_density - v)
@@ -84,14 +101,14 @@ class LognormalTransform:
 
     def log_at_zero(self, a: FloatArray) -> FloatArray:
         s, rate = self.scale, self.rate
-        z, log_density = self._z_nodes(float(a[-1]), 1.0 / s + _DEVIATIONS)
+        z, log_density = self._z_nodes(float(a[-1]), 1.0 / s + _PEAK_DEVIATIONS)
         exponents = -a[:, None] * np.exp(z / s - 0.5 / s**2)
         # 1 - E[e^(-aW)] where that is small: no logarithm of a sum near 1
         missing = -np.expm1(exponents) @ np.exp(log_density)
         result = np.where(missing < 0.5, np.log1p(-np.minimum(missing, 0.5)), log_sum_exp(log_density + exponents))
         if rate == 1.0:
             return result
-        # The same two ways for the thinned one: 1 minus little, or the sum of both terms.
+        # The thinned transform in the same two forms: 1 minus a small loss, or the sum of both terms.
         loss = -(rate * np.expm1(result) + (1.0 - rate) * np.expm1(-a))
         small = np.log1p(-np.minimum(loss, 0.5))
         return np.where(loss < 0.5, small, np.logaddexp(math.log(rate) + result, math.log1p(-rate) - a))
@@ -101,7 +118,7 @@ class LognormalTransform:
         return (s * self._saddle(a) + 2.0 / s + 20.0) / self._z_step(a)
 
     def reach(self, power: float, users: int) -> float:
-        # The tilted mean of log W, what it is without a tilt, and twelve deviations of a mean of n.
+        # The tilted mean of log W, its value without a tilt, and twelve deviations of a mean of n.
         s, n = self.scale, users
         return power / (n * s**2) + 0.5 / s**2 + 12.0 / (s * math.sqrt(n))
 
@@ -115,23 +132,22 @@ class LognormalTransform:
         return min(0.45 / math.sqrt(1.0 + self._saddle(a)), 0.2 * self.scale)
 
     def _z_nodes(self, a: float, right: float) -> tuple[FloatArray, FloatArray]:
-        """Nodes z fine and wide enough for the trapezoidal rule at every parameter up to a; log weights."""
+        """Nodes z fine and wide enough for the trapezoidal rule at every parameter up to a, and their log weights."""
         step = self._z_step(a)
-        z = np.arange(-self.scale * self._saddle(a) - _DEVIATIONS, right + step, step)
+        z = np.arange(-self.scale * self._saddle(a) - _PEAK_DEVIATIONS, right + step, step)
         return z, -0.5 * z**2 + math.log(step / math.sqrt(2.0 * math.pi))
 
 
 def log_sum_exp(rows: FloatArray) -> FloatArray:
     """`log(sum(exp(row)))` of each row (scipy's is many times slower on small ones)."""
     top = rows.max(axis=1)
-    result: FloatArray = top + np.log(np.exp(rows - top[:, None]).sum(axis=1))
-    return result
+    return top + np.log(np.exp(rows - top[:, None]).sum(axis=1))
 
 
 def _exp_remainder(v: FloatArray) -> FloatArray:
     """`e^-v - 1 + v`, without cancellation for small v."""
     result = np.expm1(-v) + v
-    small = np.abs(v) < _SERIES
+    small = np.abs(v) < _SERIES_BELOW
     x = -v[small]
     series = np.zeros_like(x)
     for j in range(9, 1, -1):

@@ -1,4 +1,4 @@
-"""What all files of the engine share: array types, sides and directions, unit round-off, limits."""
+"""Array types, sides, directions, unit round-off and limits: shared by all files of `bounds`."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ UNIT = 2.0**-53
 """Unit round-off: a correctly rounded operation is within a factor 1 +- UNIT."""
 
 ROUNDED_UP = 1.0 + 1e-9
-"""A factor for sums that are charged: more than their round-off, less than any digit that is shown."""
+"""A factor for sums that are charged: larger than their round-off, smaller than any printed digit."""
 
 SCALE_MIN, SCALE_MAX = 0.1, 1e4
-"""Below, one lognormal ratio spans more orders of magnitude than a grid is made for; above, all of them are 1."""
+"""Below, one lognormal ratio spans more orders of magnitude than a grid can hold; above, all ratios are nearly 1."""
 
 LAW_USERS_MAX, LAW_RATE_MIN, LAW_ROUNDS_MAX = 10**9, 1e-10, 10**7
-"""What laws are computed for. More users count as the largest number; beyond the others the local guarantee is left."""
+"""The limits within which laws are computed.
+
+More users count as the largest number. Beyond the other two only the local guarantee is given.
+"""
 
 DELTA_MIN, EPSILON_MAX = 1e-15, 300.0
 """Questions beyond these are answered by the local guarantee."""

@@ -20,29 +20,50 @@ _NODES, _WEIGHTS = np.polynomial.legendre.leggauss(6)
 
 
 def nodes(low: float, high: float, kinks: FloatArray, growth: float) -> tuple[FloatArray, FloatArray]:
-    """Nodes z between low and high, and their weights for the integral dz."""
+    """Nodes z between low and high, and their weights for the integral dz.
+
+    Args:
+        low: the lower end of the integral.
+        high: its upper end.
+        kinks: points at which the integrand is not smooth; those outside of the interval do not matter.
+        growth: the largest growth rate g of the exponentials in the integrand.
+
+    Returns:
+        The nodes and their weights, in increasing order of z.
+    """
     return panel_nodes(panel_edges(low, high, kinks, growth))
 
 
 def panel_edges(low: float, high: float, kinks: FloatArray, growth: float) -> FloatArray:
-    """The ends of all panels between low and high."""
+    """The ends of all panels between low and high.
+
+    Args:
+        low: the lower end of the integral.
+        high: its upper end.
+        kinks: points that no panel may cross.
+        growth: the largest growth rate g of the exponentials in the integrand.
+
+    Returns:
+        The ends in increasing order, one more than there are panels.
+    """
+    # The width for which the remainder at the head of this file is below round-off.
     panel = 1.0 / (max(abs(low), abs(high)) + growth + 5.0)
     steps = max(1, math.ceil((high - low) / panel))
     return np.unique(np.concatenate([np.linspace(low, high, steps + 1), np.clip(kinks, low, high)]))
 
 
-def panel_nodes(cuts: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Six nodes for each of the panels that end at these points, and their weights."""
-    widths = np.diff(cuts)
-    z = (cuts[:-1, None] + 0.5 * widths[:, None] * (_NODES + 1.0)).ravel()
+def panel_nodes(edges: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Six nodes for each panel between neighbouring edges, and their weights."""
+    widths = np.diff(edges)
+    z = (edges[:-1, None] + 0.5 * widths[:, None] * (_NODES + 1.0)).ravel()
     return z, (0.5 * widths[:, None] * _WEIGHTS).ravel()
 
 
 def normal_density(z: FloatArray) -> FloatArray:
-    density: FloatArray = np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi)
-    return density
+    """The standard normal density."""
+    return np.exp(-0.5 * z**2) / math.sqrt(2.0 * math.pi)
 
 
 def quantile(mass: float) -> float:
-    """The z below which a standard normal has this mass."""
+    """The z below which a standard normal variable has this mass."""
     return float(special.ndtri(mass))

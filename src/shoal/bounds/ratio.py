@@ -8,15 +8,15 @@ did not move, is
     W = exp(Z / s - 1 / (2 s^2)),   Z ~ N(0, 1),      E[W] = 1,
 
 lognormal with moments `M_k = E[W^k] = exp((k^2 - k) / (2 s^2))` (`Lognormal`). Other noise has another W:
-`Ratio` says what it must offer. A user who takes part with probability `rate` contributes the *thinned* ratio V,
+`Ratio` lists what it must offer. A user who takes part with probability `rate` contributes the *thinned* ratio V,
 which is W with that probability and 1 otherwise, so that `E[V^k] - 1 = rate * (M_k - 1)`.
 
 A round of any mechanism of this package has the likelihood ratio
 
     dP/dQ = S = 1 - weight + weight * (V_1 + ... + V_n) / n,
 
-a value described by `MeanRatio`. Error: the moments below carry a relative error of a few units
-in the last place, also where they differ from 1 by less than 1e-16.
+described by `MeanRatio`. Error: the moments below have a relative error of a few units
+in the last place, even where they differ from 1 by less than 1e-16.
 """
 
 from __future__ import annotations
@@ -32,12 +32,14 @@ from shoal.bounds import quadrature
 from shoal.bounds.laplace import LognormalTransform, Transform, thinned
 from shoal.bounds.numeric import SCALE_MAX, SCALE_MIN, FloatArray
 
-_NEAR_ZERO = 0.18
-"""Below this scale most of S lies so near to 0 that a stretch would hurt."""
+_EXTREME_BELOW_SCALE = 0.18
+"""Below this scale most of S lies so close to 0 that a stretch would widen the bounds noticeably."""
 
-_CELLS = ((0.7, 512), (0.4, 384), (0.0, 448))
-"""From each scale on, the cells to a level that mostly give the default accuracy at once: the less noise, the longer
-and smoother the tails. They are among the steps of `certify`."""
+_CELLS_FROM_SCALE = ((0.7, 512), (0.4, 384), (0.0, 448))
+"""From each scale on, the cells of a level that mostly reach the default accuracy at the first attempt.
+
+The less noise, the longer and smoother the tails. The numbers are among the resolutions of `certify`.
+"""
 
 
 class Ratio(Protocol):
@@ -48,12 +50,12 @@ class Ratio(Protocol):
 
     @property
     def scale(self) -> float:
-        """The Gaussian mechanism N(0, 1) against N(1 / scale, 1) is no more private than one report; 0 if unknown."""
+        """A scale at which N(0, 1) against N(1 / scale, 1) is no more private than one report; 0 if unknown."""
         ...
 
     @property
     def deviation(self) -> float:
-        """About the standard deviation of W, for the first choice of a grid."""
+        """The approximate standard deviation of W, for the first choice of a grid."""
         ...
 
     @property
@@ -63,49 +65,71 @@ class Ratio(Protocol):
 
     @property
     def is_summable(self) -> bool:
-        """Whether the grid holds sums of W."""
+        """Whether the grid can hold sums of W."""
         ...
 
     @property
     def is_extreme(self) -> bool:
-        """Whether most of W lies next to 0: round-off of sums is then carried as a factor for any number of users."""
+        """Whether most of W lies next to 0: the round-off of sums is then a factor for any number of users."""
         ...
 
     @property
     def cells(self) -> int:
-        """Cells to a level that are mostly enough for the default accuracy."""
+        """The cells of a level that mostly suffice for the default accuracy."""
         ...
 
     def at_rate(self, rate: float) -> Ratio:
-        """The same report, sent with another probability."""
+        """The ratio of the same report, sent with another probability."""
         ...
 
     def halved(self) -> Ratio | None:
-        """That of a user who moves half as far; None if there is no such thing."""
+        """The ratio of a user who moves half as far; None if it does not exist."""
         ...
 
     def limited(self) -> Ratio:
-        """Itself, or one that is never better and has less noise where there is more than is computed."""
+        """Itself, or within the limits on noise a ratio that is never better."""
         ...
 
     # Reports are named by a coordinate z in which W rises.
 
     def reach(self, below: float, above: float) -> tuple[float, float]:
-        """The z between which W is looked at: at most `below` of Q lies under them, at most `above` of P over them."""
+        """The interval of z that is computed.
+
+        Args:
+            below: the Q-mass that may lie under the interval.
+            above: the P-mass that may lie over it.
+
+        Returns:
+            The two ends.
+        """
         ...
 
     def log_at(self, z: FloatArray) -> FloatArray:
-        """log W."""
+        """log W at each z."""
         ...
 
     def beyond(self, low: float, high: float) -> tuple[FloatArray, FloatArray]:
-        """The masses under `low` and over `high`, of Q and of P (which has the density W)."""
+        """The masses outside of an interval.
+
+        Args:
+            low: its lower end.
+            high: its upper end.
+
+        Returns:
+            The masses under `low` and over `high`: of Q, and of P (which has the density W).
+        """
         ...
 
     def atoms(self, low: float, high: float, edges: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """z and Q-masses, times the rate, of points that stand for the reports in between, exactly up to 2^-43.
+        """Points that stand for the reports in an interval, exactly up to 2^-43.
 
-        None of them stands for reports with W on both sides of an edge.
+        Args:
+            low: the lower end of the interval.
+            high: its upper end.
+            edges: values of W; no point stands for reports on both sides of one.
+
+        Returns:
+            The z of the points, and their Q-masses times the rate.
         """
         ...
 
@@ -128,7 +152,7 @@ class Lognormal:
 
     @property
     def deviation(self) -> float:
-        # With less noise the deviation is that of a tail that hardly ever happens: 1, the mean, is more typical.
+        # With less noise the deviation belongs to a tail of tiny probability: 1, the mean, is more typical.
         return math.sqrt(math.expm1(1.0 / self.scale**2)) if self.scale > 1.0 else 1.0
 
     @property
@@ -141,11 +165,11 @@ class Lognormal:
 
     @property
     def is_extreme(self) -> bool:
-        return self.scale < _NEAR_ZERO
+        return self.scale < _EXTREME_BELOW_SCALE
 
     @property
     def cells(self) -> int:
-        return next(cells for least, cells in _CELLS if self.scale >= least)
+        return next(cells for start, cells in _CELLS_FROM_SCALE if self.scale >= start)
 
     def at_rate(self, rate: float) -> Lognormal:
         return replace(self, rate=rate)
@@ -154,12 +178,12 @@ class Lognormal:
         return replace(self, scale=2.0 * self.scale)
 
     def limited(self) -> Lognormal:
-        # More noise is processing: less of it is never better.
+        # More noise is post-processing, so less noise is never better.
         return replace(self, scale=min(self.scale, SCALE_MAX))
 
     def reach(self, below: float, above: float) -> tuple[float, float]:
         low = float(special.ndtri(below))
-        # Under P the report is shifted by 1/s; -low keeps as little of Q on the right as on the left.
+        # Under P the report is shifted by 1/s; -low leaves as little of Q on the right as on the left.
         return low, max(-low, 1.0 / self.scale - float(special.ndtri(above)))
 
     def log_at(self, z: FloatArray) -> FloatArray:
@@ -172,8 +196,8 @@ class Lognormal:
     def atoms(self, low: float, high: float, edges: FloatArray) -> tuple[FloatArray, FloatArray]:
         s = self.scale
         # The z of every edge: panels end there.
-        cuts = s * (np.log(edges) + 0.5 / s**2)
-        z, weight = quadrature.nodes(low, high, cuts, 1.0 / s)
+        kinks = s * (np.log(edges) + 0.5 / s**2)
+        z, weight = quadrature.nodes(low, high, kinks, 1.0 / s)
         return z, weight * np.exp(-0.5 * z**2) * (self.rate / math.sqrt(2.0 * math.pi))
 
     def log_moments(self, orders: FloatArray) -> FloatArray:
