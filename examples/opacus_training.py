@@ -60,7 +60,7 @@ def main() -> None:
 
     network.eval()
     test = networks.standardised(digits.test_images), torch.from_numpy(digits.test_labels).long()
-    print(f"accuracy on test digits after {asked.steps} rounds: {networks.accuracy(network, *test):.1%}")
+    print(f"accuracy on test digits after {asked.steps} rounds: {networks.model_accuracy(network, *test):.1%}")
     print(f"epsilon of the protocol at delta = {DELTA:g}, zero-out adjacency:")
     print(f"  any crowd:                     {engine.get_epsilon(DELTA):.4f}")
     identical = PrivacyEngine(accountant="check-in-identical")

@@ -45,7 +45,7 @@ def shuffled(mnist: training.Dataset, epsilon: float, seed: int, folder: Path) -
     began = time.perf_counter()
     partial = folder.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
-    rows = training.train(training.start(config, mnist, partial), partial)
+    rows = training.train_run(training.start(config, mnist, partial), partial)
     for name in ("checkpoint.pt", "model.pt"):
         (partial / name).unlink()
     partial.rename(folder)

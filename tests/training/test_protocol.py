@@ -25,7 +25,7 @@ def setting():
     """Forty users and a model with 85 weights: small, so that many rounds can be drawn."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 3, 4, stride=4), nn.Tanh(), nn.Flatten(), nn.Linear(12, 2))
-    clients = Clients(inputs=torch.randn(USERS, 1, 8, 8), labels=torch.randint(0, 2, (USERS,)), clip=CLIP, sigma=SIGMA)
+    clients = Clients(inputs=torch.randn(USERS, 1, 8, 8), labels=torch.randint(0, 2, (USERS,)))
     clipped = clipped_each(model, clients.inputs, clients.labels, clip=CLIP).double()
     return model, clients, clipped
 
@@ -54,7 +54,7 @@ def test_every_report_has_noise_of_its_own(setting, seed):
     rounds = []
     for t in range(20):
         source = Source(seed=seed, round=t).stream("noise")
-        sent = torch.stack(list(clients.reports(model, np.arange(USERS), source))).double()
+        sent = torch.stack(list(clients.reports(model, np.arange(USERS), source, clip=CLIP, sigma=SIGMA))).double()
         rounds.append((sent - clipped).numpy())
     noise = np.stack(rounds)  # rounds x users x weights
     assert variance_is(noise, (CLIP * SIGMA) ** 2)
@@ -78,8 +78,8 @@ def test_the_sum_has_its_clipped_gradients_and_the_noise_of_its_reports(setting,
     standardised = []
     for t in range(rounds):
         source = Source(seed=5, round=t)
-        who = protocol.participants(mechanism, USERS, source.stream("coins"))
-        result = run_round(mechanism, clients, model, source, path=path)
+        who = protocol.draw_participants(mechanism, USERS, source.stream("coins"))
+        result = run_round(mechanism, clients, model, source, clip=CLIP, path=path)
         assert result.reports == len(who)
         reports = 1 if isinstance(mechanism, PoissonSampling) else len(who)
         noise = (result.total - clipped[torch.from_numpy(who)].sum(dim=0)).numpy()
@@ -96,7 +96,12 @@ def test_fast_and_faithful_have_one_law(setting):
     model, clients, _ = setting
     mechanism = Shuffle(users=USERS, sigma=SIGMA)
     fast, faithful = (
-        np.stack([run_round(mechanism, clients, model, Source(seed=None), path=p).total.numpy() for _ in range(150)])
+        np.stack(
+            [
+                run_round(mechanism, clients, model, Source(seed=None), clip=CLIP, path=p).total.numpy()
+                for _ in range(150)
+            ]
+        )
         for p in ("fast", "faithful")
     )
     p = stats.ttest_ind(fast, faithful, equal_var=False).pvalue
@@ -105,30 +110,43 @@ def test_fast_and_faithful_have_one_law(setting):
     assert abs(ratio - 1.0) < 6 * math.sqrt(2 * 2 / fast.size)
 
 
+class Silent(SeededRandomness):
+    """Noise of zeros."""
+
+    def normals(self, count):
+        return np.zeros(count)
+
+
+class Noiseless(Source):
+    """A round's streams, without noise."""
+
+    def stream(self, purpose):
+        return Silent(0) if purpose == "noise" else super().stream(purpose)
+
+
 def test_clipped_sums_agree_exactly_between_the_paths(setting):
-    """With next to no noise, what is left are the clipped gradients themselves."""
+    """Without noise the total is the sum of the clipped gradients."""
     model, clients, clipped = setting
-    quiet = Clients(inputs=clients.inputs, labels=clients.labels, clip=CLIP, sigma=1e-12)
-    mechanism = ShuffledCheckIn(users=USERS, rate=0.5, sigma=1.0)
-    source = Source(seed=2, round=9)
-    who = torch.from_numpy(protocol.participants(mechanism, USERS, source.stream("coins")))
-    totals = [run_round(mechanism, quiet, model, source, path=p).total for p in ("fast", "faithful")]
+    mechanism = ShuffledCheckIn(users=USERS, rate=0.5, sigma=SIGMA)
+    source = Noiseless(seed=2, round=9)
+    who = torch.from_numpy(protocol.draw_participants(mechanism, USERS, source.stream("coins")))
+    totals = [run_round(mechanism, clients, model, source, clip=CLIP, path=p).total for p in ("fast", "faithful")]
     for total in totals:
         assert torch.allclose(total, clipped[who].sum(dim=0), atol=1e-6)
 
 
 def test_participants():
     rounds = [Source(seed=1, round=t).stream("coins") for t in range(400)]
-    check_in = [protocol.participants(ShuffledCheckIn(users=50, rate=0.3, sigma=1.0), 50, r) for r in rounds]
+    check_in = [protocol.draw_participants(ShuffledCheckIn(users=50, rate=0.3, sigma=1.0), 50, r) for r in rounds]
     counts = np.bincount(np.concatenate(check_in), minlength=50)
     assert stats.chisquare(np.stack([counts, 400 - counts]), np.full((2, 50), [[120.0], [280.0]])).pvalue.min() > 1e-6
     sizes = np.array([len(w) for w in check_in])
     assert variance_is((sizes - 15.0), 50 * 0.3 * 0.7)  # independent coins, so a binomial number
-    sampled = [protocol.participants(SubsampledShuffle(users=50, sample=7, sigma=1.0), 50, r) for r in rounds]
+    sampled = [protocol.draw_participants(SubsampledShuffle(users=50, sample=7, sigma=1.0), 50, r) for r in rounds]
     assert all(len(set(w)) == 7 for w in sampled)
     assert stats.chisquare(np.bincount(np.concatenate(sampled), minlength=50)).pvalue > 1e-6
     for m in (LocalGaussian(sigma=1.0), Shuffle(users=50, sigma=1.0), PoissonSampling(sigma=1.0, rate=1.0)):
-        assert list(protocol.participants(m, 50, SystemRandomness())) == list(range(50))
+        assert list(protocol.draw_participants(m, 50, SystemRandomness())) == list(range(50))
     assert [protocol.expected_reports(m, USERS) for m in PROTOCOLS] == [40, 20, 40, 40, 10, 10]
 
 

@@ -13,8 +13,21 @@ from typer.testing import CliRunner
 
 from shoal import LocalGaussian, PoissonSampling, Shuffle, ShuffledCheckIn, SubsampledShuffle
 from shoal.cli.app import app
-from shoal.training import Config, DataError, accountants, load, read_metrics, resume, start, train
+from shoal.training import (
+    Config,
+    DataError,
+    accountants,
+    load,
+    networks,
+    protocol,
+    read_metrics,
+    resume,
+    start,
+    train_run,
+)
 from shoal.training.figures import report
+from shoal.training.randomness import Source
+from shoal.training.run import rate_share
 
 USERS = 400
 QUIET = ShuffledCheckIn(users=USERS, rate=0.5, sigma=0.02, crowd="identical")
@@ -54,7 +67,7 @@ def same(a, b):
 )
 def test_every_protocol_learns(mechanism, digits, tmp_path):
     asked = config(mechanism=mechanism, rounds=60, learning_rate=30.0, evaluate_every=60)
-    rows = train(start(asked, digits, tmp_path), tmp_path)
+    rows = train_run(start(asked, digits, tmp_path), tmp_path)
     assert [r.round for r in rows] == [60]
     assert rows[-1].accuracy > 0.55
     assert {p.name for p in tmp_path.iterdir()} == {"config.json", "metrics.jsonl", "checkpoint.pt", "model.pt"}
@@ -73,30 +86,30 @@ def test_resuming_changes_nothing(changes, digits, tmp_path):
     """Stopped after any round and resumed: the same metrics and the same weights, bit for bit."""
     asked = config(**changes)
     whole, parts = tmp_path / "whole", tmp_path / "parts"
-    train(start(asked, digits, whole), whole)
+    train_run(start(asked, digits, whole), whole)
     run = start(asked, digits, parts)
     for stop in (1, 5, 10):
-        train(run, parts, watch=lambda done, _, stop=stop: done < stop)
+        train_run(run, parts, watch=lambda done, _, stop=stop: done < stop)
         run = resume(digits, parts)
         assert run.done == min(stop, asked.rounds)
-    train(run, parts)
+    train_run(run, parts)
     assert (whole / "metrics.jsonl").read_bytes() == (parts / "metrics.jsonl").read_bytes()
     assert same(whole, parts)
     again = resume(digits, parts)  # nothing left to do
     assert again.finished
-    assert train(again, parts) == read_metrics(whole)
+    assert train_run(again, parts) == read_metrics(whole)
 
 
 def test_metrics_after_the_checkpoint_are_dropped(digits, tmp_path):
     run = start(config(), digits, tmp_path)
-    train(run, tmp_path, watch=lambda done, _: done < 4)
+    train_run(run, tmp_path, watch=lambda done, _: done < 4)
     with open(tmp_path / "metrics.jsonl", "ab") as file:
         row = dataclasses.asdict(read_metrics(tmp_path)[-1])
         file.write(json.dumps({**row, "round": 8, "spent": 8}).encode() + b'\n{"round": 9, "sp')
     assert [r.round for r in read_metrics(tmp_path)] == [4, 8]
     run = resume(digits, tmp_path)
     assert run.done == 4
-    assert [r.round for r in train(run, tmp_path)] == [4, 8, 12]
+    assert [r.round for r in train_run(run, tmp_path)] == [4, 8, 12]
 
 
 def test_the_same_command_with_the_same_seed_repeats_every_digit(tmp_path):
@@ -113,7 +126,7 @@ def test_the_same_command_with_the_same_seed_repeats_every_digit(tmp_path):
 
 def test_seeds(digits, tmp_path):
     def trained(name, **changes):
-        rows = train(start(config(rounds=3, **changes), digits, tmp_path / name), tmp_path / name)
+        rows = train_run(start(config(rounds=3, **changes), digits, tmp_path / name), tmp_path / name)
         return rows, weights(tmp_path / name)
 
     (_, a), (_, b), (_, c), (_, d) = (trained(n, seed=s) for n, s in (("a", 1), ("b", 2), ("c", None), ("d", None)))
@@ -126,8 +139,8 @@ def test_seeds(digits, tmp_path):
 def test_the_average_of_weights_is_what_is_kept(digits, tmp_path):
     asked = config(average=0.5, rounds=3, evaluate_every=1)
     run = start(asked, digits, tmp_path)
-    seen = [[w.clone() for w in run.networks.weights(run.model)]]
-    train(run, tmp_path, watch=lambda *_: seen.append([w.clone() for w in run.networks.weights(run.model)]) or True)
+    seen = [[w.clone() for w in networks.weights(run.model)]]
+    train_run(run, tmp_path, watch=lambda *_: seen.append([w.clone() for w in networks.weights(run.model)]) or True)
     kept = seen[0]
     for done, present in enumerate(seen[1:]):
         decay = min(0.5, (done + 1) / (done + 10))
@@ -139,22 +152,24 @@ def test_the_average_of_weights_is_what_is_kept(digits, tmp_path):
 def test_the_update_is_sgd_on_the_mean(digits, tmp_path):
     """One step by hand: weights - rate * total / (expected number of reports)."""
     run = start(config(), digits, tmp_path)
-    before = torch.cat([w.reshape(-1).clone() for w in run.networks.weights(run.model)])
+    before = torch.cat([w.reshape(-1).clone() for w in networks.weights(run.model)])
     again = start(config(), digits, tmp_path / "again")
     result = run.step()
-    total = run.protocol.run_round(again.mechanism, again.clients, again.model, run.Source(seed=7, round=1)).total
+    total = protocol.run_round(
+        again.mechanism, again.clients, again.model, Source(seed=7, round=1), clip=again.config.clip
+    ).total
     assert torch.equal(result.total, total)
-    after = torch.cat([w.reshape(-1) for w in run.networks.weights(run.model)])
+    after = torch.cat([w.reshape(-1) for w in networks.weights(run.model)])
     assert torch.allclose(after, before - 20.0 * (total / 200.0).float(), atol=1e-7)
-    assert [run.rate_share(s, 5, 20) for s in ("constant", "linear")] == [1.0, 0.75]
-    assert run.rate_share("cosine", 10, 20) == pytest.approx(0.5)
+    assert [rate_share(s, 5, 20) for s in ("constant", "linear")] == [1.0, 0.75]
+    assert rate_share("cosine", 10, 20) == pytest.approx(0.5)
 
 
 def test_budget(digits, tmp_path):
     """Stops before the first round that would exceed it, and not earlier."""
     m = ShuffledCheckIn(users=USERS, rate=0.5, sigma=4.0, crowd="identical")
     budget = float(m.epsilon(delta=1e-5, rounds=6)) * 1.0001
-    rows = train(start(config(mechanism=m, rounds=50, epsilon=budget), digits, tmp_path), tmp_path)
+    rows = train_run(start(config(mechanism=m, rounds=50, epsilon=budget), digits, tmp_path), tmp_path)
     assert rows[-1].round == 6
     assert float(m.epsilon(delta=1e-5, rounds=6)) <= budget < float(m.epsilon(delta=1e-5, rounds=7))
     with pytest.raises(ValueError, match="epsilon"):
@@ -168,7 +183,7 @@ def test_lost_rounds_are_paid_for_unless_they_repeat(digits, tmp_path):
         folder = tmp_path / str(seed)
         run = start(config(seed=seed), digits, folder)
         killed = (folder / "checkpoint.pt").read_bytes()
-        train(run, folder, watch=lambda done, _: done < 5)
+        train_run(run, folder, watch=lambda done, _: done < 5)
         clean = resume(digits, folder)
         assert (clean.done, clean.spent) == (5, 5)
         (folder / "checkpoint.pt").write_bytes(killed)  # as if killed before the first checkpoint
@@ -180,7 +195,7 @@ PROGRAM = """
 import json, os, pathlib, random, signal, sys, time
 import torch
 torch.set_num_threads(1)
-from shoal.training import Config, load, resume, start, train
+from shoal.training import Config, load, resume, start, train_run
 folder, digits, rng = pathlib.Path(sys.argv[1]), load().first(400), random.Random(1)
 config = Config.from_dict(json.loads(sys.argv[2]))
 for _ in range(3):  # what is killed is a copy of this process, so that PyTorch is loaded once
@@ -189,7 +204,7 @@ for _ in range(3):  # what is killed is a copy of this process, so that PyTorch 
     if not child:
         run = resume(digits, folder) if (folder / "config.json").exists() else start(config, digits, folder)
         os.write(ready, b"!")
-        train(run, folder)
+        train_run(run, folder)
         os._exit(0)
     assert os.read(end, 1) == b"!"
     time.sleep(rng.uniform(0.02, 0.2))
@@ -206,11 +221,11 @@ def test_kill_9_at_random_moments(digits, tmp_path):
     subprocess.run(words, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True, timeout=120)
     run = resume(digits, folder)
     assert 0 < run.done < 150
-    rows = train(run, folder)
+    rows = train_run(run, folder)
     assert [r.round for r in rows] == list(range(25, 151, 25))
     assert [r.spent for r in rows] == [r.round for r in rows]
     whole = tmp_path / "whole"
-    train(start(asked, digits, whole), whole)
+    train_run(start(asked, digits, whole), whole)
     assert (whole / "metrics.jsonl").read_bytes() == (folder / "metrics.jsonl").read_bytes()
     assert same(whole, folder)
 
@@ -224,7 +239,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(digits, tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(DataError, match=r"checkpoint\.pt cannot be written: No space left on device"):
-        train(run, tmp_path)
+        train_run(run, tmp_path)
     assert (tmp_path / "checkpoint.pt").read_bytes() == good
     assert not [p for p in tmp_path.iterdir() if p.name.startswith(".")]
 
@@ -282,7 +297,7 @@ def test_bad_configurations(changes, message, digits, tmp_path):
 def test_a_diverging_run_says_so(digits, tmp_path):
     run = start(config(learning_rate=1e38), digits, tmp_path)
     with pytest.raises(FloatingPointError, match="smaller learning rate"):
-        train(run, tmp_path)
+        train_run(run, tmp_path)
 
 
 def test_configurations_are_plain_data():
@@ -295,7 +310,7 @@ def test_configurations_are_plain_data():
 
 def test_every_accountant_in_the_report(digits, tmp_path):
     m = ShuffledCheckIn(users=USERS, rate=0.5, sigma=3.0)
-    train(start(config(mechanism=m), digits, tmp_path), tmp_path)
+    train_run(start(config(mechanism=m), digits, tmp_path), tmp_path)
     found = report(tmp_path)
     by_key = dict(zip(found.keys, found.epsilons.values(), strict=True))
     assert list(by_key) == [a.key for a in accountants(m)]

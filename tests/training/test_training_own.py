@@ -35,10 +35,11 @@ from shoal.training import (
     resume,
     start,
     train,
+    train_run,
 )
 from shoal.training.features import histograms
 from shoal.training.ledger import guarantee
-from shoal.training.networks import accuracy
+from shoal.training.networks import model_accuracy
 from shoal.training.plan import linear_rate, noise_of_the_mean
 
 pytestmark = pytest.mark.xdist_group("training")
@@ -96,7 +97,7 @@ def test_the_linear_model_learns_under_privacy(tmp_path):
         seed=1,
         evaluate_every=30,
     )
-    assert train(start(config, digits, tmp_path), tmp_path)[-1].accuracy > 0.88
+    assert train_run(start(config, digits, tmp_path), tmp_path)[-1].accuracy > 0.88
 
 
 # --- several records a user -------------------------------------------------------------------
@@ -266,16 +267,15 @@ def test_dropout_is_repeated_by_the_seed_also_after_a_kill(make, path, tmp_path)
 def test_accuracy_is_that_without_dropout():
     model = nn.Sequential(nn.Dropout(0.9), nn.Linear(5, 3), nn.Dropout(0.9).eval())
     x, y, _ = cloud(50)
-    found = {accuracy(model, torch.from_numpy(x), torch.from_numpy(y)) for _ in range(5)}
+    found = {model_accuracy(model, torch.from_numpy(x), torch.from_numpy(y)) for _ in range(5)}
     assert len(found) == 1
     assert [m.training for m in model.modules()] == [True, True, True, False]
 
 
 def test_what_train_takes(tmp_path):
-    with pytest.raises(TypeError, match="must get a model, data, config and folder"):
-        train(tiny(), records())
-    with pytest.raises(TypeError, match="a run must be trained in its folder"):
-        train(start(own_config(network="own"), records(), tmp_path / "r", model=tiny()), records())
+    run = start(own_config(network="own"), records(), tmp_path / "r", model=tiny())
+    with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, got Run: continue a run by train_run"):
+        train(run, records(), config=own_config(), folder=tmp_path / "x")
     with pytest.raises(ValueError, match="model must have 3 outputs"):
         train(nn.Linear(5, 2), records(), config=own_config(), folder=tmp_path / "x")
     with pytest.raises(ValueError, match=r"model must take records of shape \(5,\)"):
@@ -407,7 +407,7 @@ def test_a_killed_run_stays_within_its_epsilon(tmp_path):
     continued = resume(load().first(300), folder)
     assert 0 < continued.done < 400
     assert continued.spent == continued.done + 10
-    rows = train(continued, folder)
+    rows = train_run(continued, folder)
     assert rows[-1].spent > rows[-1].round  # the lost rounds were paid for...
     assert config.mechanism.epsilon(delta=config.delta, rounds=rows[-1].spent).upper <= 3.0  # ...out of the budget
     assert rows[-1].spent >= 400 - 1
@@ -441,7 +441,7 @@ def test_auditing_a_run_in_the_shell(tmp_path):
         learning_rate=5.0,
     )  # fmt: skip
     digits = load().first(20)
-    train(start(config, digits, tmp_path), tmp_path)
+    train_run(start(config, digits, tmp_path), tmp_path)
     result = run("audit", "--run", tmp_path, "--trials", 30, "--rounds", 1, "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
@@ -504,7 +504,7 @@ def test_a_run_of_the_frontier_is_trained_once(tmp_path):
         learning_rate=5.0, seed=1,
     )  # fmt: skip
     digits = load().first(50)
-    train(start(config, digits, tmp_path / "seed-1"), tmp_path / "seed-1")
+    train_run(start(config, digits, tmp_path / "seed-1"), tmp_path / "seed-1")
     before = (tmp_path / "seed-1" / "metrics.jsonl").read_bytes()
     for seed in (1, 2):
         shuffled(digits, 1.0, seed, tmp_path / f"seed-{seed}")

@@ -141,7 +141,7 @@ def watch(run: Run, folder: Path, quiet: bool) -> bool:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     from rich.text import Text
 
-    from shoal.training import accountants, train
+    from shoal.training import accountants, train_run
 
     config = run.config
     if not quiet:
@@ -163,10 +163,10 @@ def watch(run: Run, folder: Path, quiet: bool) -> bool:
 
     with _interrupts() as caught:
         if quiet:
-            train(run, folder, watch=look)
+            train_run(run, folder, watch=look)
         else:
             with Live(Group(bar, words), console=show.console, refresh_per_second=4):
-                train(run, folder, watch=look)
+                train_run(run, folder, watch=look)
     return run.finished
 
 

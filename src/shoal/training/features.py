@@ -1,4 +1,4 @@
-"""Features that need nobody else's data: each user computes them from its own image, and nothing is learnt.
+"""Image features that each user computes from its own image alone; nothing is learnt.
 
 Histograms of oriented gradients (Dalal and Triggs 2005) in a smooth form. At each pixel the brightness
 rises in some direction, by some amount; eight channels, one for each eighth of the circle, share that
@@ -22,16 +22,16 @@ from torch.nn import functional
 from shoal.training.data import Bytes
 
 DIRECTIONS, WINDOW, STEP = 8, 10, 3
-_BATCH = 1_000
+_IMAGES_AT_ONCE = 1_000
 
 
 def histograms(images: Bytes) -> Tensor:
-    """The features of each image, a row each, of length 1."""
-    return torch.cat([_histograms(images[i : i + _BATCH]) for i in range(0, len(images), _BATCH)])
+    """Features of images: one row of length 1 for each image."""
+    return torch.cat([_histograms(images[i : i + _IMAGES_AT_ONCE]) for i in range(0, len(images), _IMAGES_AT_ONCE)])
 
 
 def size(side: int) -> int:
-    """How many features a square image has."""
+    """Number of features of a square image."""
     cells = (side - WINDOW) // STEP + 1
     return DIRECTIONS * cells * cells
 

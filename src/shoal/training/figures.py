@@ -1,6 +1,6 @@
-"""What a run folder shows: epsilon of its rounds by every accountant, and two pictures.
+"""The report of a run folder: epsilon of its rounds by every accountant, and two pictures.
 
-All of it follows from the configuration and the metrics, so it can be made again at any time.
+It follows from the configuration and the metrics, so it can be made again at any time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ BY_ROUNDS, BY_EPSILON = "accuracy_vs_rounds.png", "accuracy_vs_epsilon.png"
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """Epsilon after each evaluated round: for every accountant (by its label) one value per row."""
+    """Epsilon after each evaluated round, by accountant (a label each): one value per row."""
 
     config: Config
     rows: list[Row]
@@ -36,37 +36,53 @@ def report(folder: Path) -> Report:
     if not rows:
         raise InvalidInput(f"{folder} has no evaluated round yet")
     spent = [row.spent for row in rows]
-    known = accountants(config.mechanism)
+    entries = accountants(config.mechanism)
     return Report(
         config=config,
         rows=rows,
-        epsilons={a.label: a.epsilons(spent, config.delta) for a in known},
-        keys=[a.key for a in known],
+        epsilons={a.label: a.epsilons(spent, config.delta) for a in entries},
+        keys=[a.key for a in entries],
     )
 
 
-def write_privacy(found: Report, folder: Path) -> Path:
-    """A line for each evaluated round: epsilon at the run's delta by accountant; null where there is none."""
+def write_privacy(run_report: Report, folder: Path) -> Path:
+    """Write epsilon by accountant, a line for each evaluated round.
+
+    Args:
+        run_report: What `report` returned.
+        folder: The run folder.
+
+    Returns:
+        The file, in which an infinite epsilon is null.
+    """
     path = folder / PRIVACY
     lines = []
-    for i, row in enumerate(found.rows):
-        values = zip(found.keys, (e[i] for e in found.epsilons.values()), strict=True)
+    for i, row in enumerate(run_report.rows):
+        values = zip(run_report.keys, (e[i] for e in run_report.epsilons.values()), strict=True)
         epsilon = {k: v if math.isfinite(v) else None for k, v in values}
         lines.append(
-            json.dumps({"round": row.round, "spent": row.spent, "delta": found.config.delta, "epsilon": epsilon})
+            json.dumps({"round": row.round, "spent": row.spent, "delta": run_report.config.delta, "epsilon": epsilon})
         )
     write_atomically(path, ("\n".join(lines) + "\n").encode())
     return path
 
 
-def draw_all(found: Report, folder: Path) -> list[Path]:
-    """Accuracy against rounds, and against epsilon by each accountant."""
-    config, rows = found.config, found.rows
+def draw_all(run_report: Report, folder: Path) -> list[Path]:
+    """Draw accuracy against rounds, and against epsilon by each accountant.
+
+    Args:
+        run_report: What `report` returned.
+        folder: The run folder.
+
+    Returns:
+        The two pictures.
+    """
+    config, rows = run_report.config, run_report.rows
     accuracy = [100.0 * row.accuracy for row in rows]
     title = _title(config)
     rounds = [Line(label="test accuracy", x=[row.round for row in rows], upper=accuracy)]
     lines = []
-    for label, epsilons in found.epsilons.items():
+    for label, epsilons in run_report.epsilons.items():
         shown = [(e, a) for e, a in zip(epsilons, accuracy, strict=True) if math.isfinite(e) and e > 0.0]
         if shown:
             x, y = zip(*shown, strict=True)
@@ -91,6 +107,6 @@ def draw_all(found: Report, folder: Path) -> list[Path]:
 def _title(config: Config) -> str:
     m = config.mechanism
     fields = {"users": "n", "sample": "m", "rate": "γ", "sigma": "σ"}
-    told = ", ".join(f"{sign} = {getattr(m, name):,.6g}" for name, sign in fields.items() if hasattr(m, name))
+    settings = ", ".join(f"{sign} = {getattr(m, name):,.6g}" for name, sign in fields.items() if hasattr(m, name))
     seeded = "" if config.private else ", seeded (not private)"
-    return f"{config.data}, {m.label}: {told}, C = {config.clip:g}{seeded}"
+    return f"{config.data}, {m.label}: {settings}, C = {config.clip:g}{seeded}"

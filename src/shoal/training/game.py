@@ -1,6 +1,6 @@
-"""The distinguishing game against a real training: a planted user, and what the server's view tells of it.
+"""The distinguishing game against a real training: a planted user, and how well the server's view reveals it.
 
-The training of a run's configuration is played again and again, with its data, its model and its rounds, in
+The training of a run's configuration is repeated, with its data, its model and its rounds, in
 two worlds. User 1 is planted: in one world it sends the zero vector and noise, in the other a crafted gradient,
 C u with u a random direction, the same in every round, and noise. All others are the run's own users with
 their own clipped gradients at the model of the moment. Who takes part, noise and updates are the protocol's.
@@ -36,15 +36,15 @@ from shoal.bounds.numeric import FloatArray, IntArray
 from shoal.errors import InvalidInput
 from shoal.mechanisms import Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle
 from shoal.training import protocol
-from shoal.training.clipping import MICROBATCH, clipped_each, trainable
+from shoal.training.clipping import trainable
 from shoal.training.data import Dataset, Records
 from shoal.training.randomness import Source
 from shoal.training.run import CHECKPOINT, Config, Run
 
 Played = Callable[[int, int], None]
-"""Told how many games are played, and of how many."""
+"""Called after each game with the number of games played and the number of all games."""
 
-LEAST_TRIALS = 20
+TRIALS_MIN = 20
 SHAPE = "the run's"
 
 
@@ -60,33 +60,47 @@ def audit_run(
     model: torch.nn.Module | None = None,
     progress: Played | None = None,
 ) -> Finding:
-    """Play the game against the training of a configuration, for all its rounds or the first `rounds`.
+    """Play the distinguishing game against the training of a configuration.
 
-    `trials` trainings in each world measure the rates, and half as many more choose the event. The row's claim
-    is the certified epsilon for these rounds, at the configuration's delta and for its mechanism's crowd.
+    Args:
+        config: The run's configuration.
+        data: The run's data.
+        trials: Trainings in each world that measure the rates; half as many more choose the event.
+        rounds: Rounds of each training; None plays them all.
+        seed: Seed of the games.
+        confidence: Confidence of the lower bound.
+        claim: An epsilon that somebody claims, for the row.
+        model: The model of a run whose network is `own`.
+        progress: Called after each game.
+
+    Returns:
+        The row, beside the certified epsilon for these rounds at the configuration's delta.
+
+    Raises:
+        InvalidInput: If the run's mechanism cannot be audited.
     """
     m = config.mechanism
     if not isinstance(m, (Shuffle, SubsampledShuffle, ShuffledCheckIn)):
         raise InvalidInput(f"run must be of shuffle, subsampled or check-in for an audit, got {m.label}")
     if m.adjacency != "zero-out":
         raise InvalidInput(f"run must be for zero-out adjacency, got {m.adjacency}")
-    trials = _validate.integer("trials", trials, minimum=LEAST_TRIALS, maximum=10**7)
+    trials = _validate.integer("trials", trials, minimum=TRIALS_MIN, maximum=10**7)
     confidence = _validate.delta(confidence, "confidence")
     run = Run(dataclasses.replace(config, path="fast", epsilon=None), data, model)
     count = min(config.rounds, config.rounds if rounds is None else _validate.rounds(rounds))
     first = run.state(clean=True)
-    choosing = max(trials // 2, LEAST_TRIALS // 2)
+    choosing = max(trials // 2, TRIALS_MIN // 2)
     total = 2 * (choosing + trials)
     scores: list[FloatArray] = []
     for stream, games in enumerate((choosing, trials)):
-        found = np.empty((2, games))
+        statistics = np.empty((2, games))
         for world in (0, 1):
             for i in range(games):
                 key = np.random.SeedSequence([seed, stream, world, i]).generate_state(1, np.uint64)[0]
-                found[world, i] = _play(run, first, count, planted=float(world), seed=int(key >> np.uint64(1)))
+                statistics[world, i] = _play(run, first, count, planted=float(world), seed=int(key >> np.uint64(1)))
                 if progress is not None:
                     progress(len(scores) * 2 * choosing + world * games + i + 1, total)
-        scores.append(found)
+        scores.append(statistics)
     alpha = 0.5 * (1.0 - confidence)
     event = choose(scores[0][..., None], np.ones(1), config.delta, alpha)
     hits, alarms = event.count(scores[1][..., None])
@@ -108,48 +122,46 @@ def audit_run(
 
 
 def _play(run: Run, first: bytes, rounds: int, *, planted: float, seed: int) -> float:
-    """One training; the statistic of the server's view."""
+    """The statistic of the server's view of one training."""
     run.restore(first, Path(CHECKPOINT))
     size = sum(p.numel() for p in trainable(run.model))
     direction = torch.from_numpy(Source(seed=seed).stream("weights").normals(size)).float()
     direction /= direction.norm()
     score = 0.0
     for number in range(1, rounds + 1):
-        total, told = _round(run, Source(seed=seed, round=number), direction, planted)
+        total, statistic = _play_round(run, Source(seed=seed, round=number), direction, planted)
         run.update(total / run.expected)
-        score += told
+        score += statistic
     return score
 
 
-def _round(run: Run, source: Source, direction: Tensor, planted: float) -> tuple[Tensor, float]:
-    """One round with user 0 planted: the sum of all reports, and the statistic."""
-    clients, m = run.clients, run.mechanism
-    who = protocol.participants(m, clients.users, source.stream("coins"))
-    others = who[who != 0]
+def _play_round(run: Run, source: Source, direction: Tensor, planted: float) -> tuple[Tensor, float]:
+    """The sum of all reports of a round with user 0 planted, and the statistic."""
+    clients, m, clip = run.clients, run.mechanism, run.config.clip
+    present = protocol.draw_participants(m, clients.users, source.stream("coins"))
+    honest = present[present != 0]
+    is_planted = len(honest) < len(present)
     with protocol.drawing(source):
-        total, along = _others(run, others, direction)
+        total, along = _honest_gradients(run, honest, direction)
     mean = float(along.mean()) if len(along) else 0.0
-    values = np.append(along, planted) if len(others) < len(who) else along
+    values = np.append(along, planted) if is_planted else along
     noise = source.stream("noise")
     drawn = noise.normals(len(values))
-    reports = values + clients.sigma * drawn
+    reports = values + m.sigma * drawn
     across = torch.from_numpy(noise.normals(len(direction))) * math.sqrt(len(values))
     wide = direction.double()
     across += (float(drawn.sum()) - across @ wide) * wide
-    total = total + clients.clip * (planted * wide if len(others) < len(who) else 0.0 * wide)
-    return total + clients.clip * clients.sigma * across, _log_ratio(reports, mean, m)
+    total = total + clip * (planted * wide if is_planted else 0.0 * wide)
+    return total + clip * m.sigma * across, _log_ratio(reports, mean, m)
 
 
-def _others(run: Run, who: IntArray, direction: Tensor) -> tuple[Tensor, FloatArray]:
-    """The sum of the others' clipped gradients, and each of them along the direction in units of C."""
+def _honest_gradients(run: Run, users: IntArray, direction: Tensor) -> tuple[Tensor, FloatArray]:
+    """The sum of some users' clipped gradients, and each of them along the direction in units of C."""
     total = torch.zeros(len(direction), dtype=torch.float64)
     along = [np.zeros(0)]
-    clip = run.clients.clip
-    for batch in np.split(who, range(MICROBATCH, len(who), MICROBATCH)):
-        if not len(batch):
-            continue
-        inputs, labels, owners = run.clients.records(batch)
-        rows = clipped_each(run.model, inputs, labels, owners=owners, clip=clip).cpu()
+    clip = run.config.clip
+    for batch in run.clients.gradients(run.model, users, clip=clip):
+        rows = batch.cpu()
         total += rows.sum(dim=0)
         along.append((rows @ direction).double().numpy() / clip)
     return total, np.concatenate(along)

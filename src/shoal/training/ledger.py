@@ -1,7 +1,7 @@
-"""The ledger of a training: epsilon after any number of rounds by every accountant that knows the protocol.
+"""Epsilon of a training after any number of rounds, by every accountant that covers the protocol.
 
-Every accountant says which crowd it speaks of. Those of the paper are kept for comparison, with what
-is known to be wrong about them in their own descriptions (`shoal.literature`); none of them is the guarantee.
+Each accountant names the crowd that it assumes. Those of the paper are included for comparison; their known errors are
+described in `shoal.literature`, and none of them is the guarantee.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ Epsilons = Callable[[Sequence[int], float], list[float]]
 
 @dataclass(frozen=True, kw_only=True)
 class LedgerEntry:
-    """One accountant: its name, the crowd it speaks of, and epsilon (from above) after some rounds at a delta.
+    """One accountant: its name, the crowd it assumes, and epsilon (from above) by rounds and delta.
 
-    Where an accountant has no answer, epsilon is infinite.
+    Epsilon is infinite where an accountant has no answer.
     """
 
     key: str
@@ -32,7 +32,7 @@ class LedgerEntry:
     crowd: str
     epsilons: Epsilons
     quick: bool = True
-    """Whether an answer comes within a second or so, as a progress bar needs it."""
+    """Whether an answer takes about a second at most, as a progress bar needs."""
 
     @property
     def short(self) -> str:
@@ -44,18 +44,27 @@ class LedgerEntry:
 
 
 def guarantee(mechanism: Mechanism, *, delta: float, rounds: int, method: Method = "tight") -> float:
-    """Epsilon from above, as `mechanism.epsilon` gives it; the other end is not computed.
+    """The upper end of `mechanism.epsilon`; the lower end is not computed.
+
+    Args:
+        mechanism: What is run.
+        delta: The delta of the guarantee.
+        rounds: Number of rounds.
+        method: How it is bounded.
+
+    Returns:
+        Epsilon.
 
     >>> m = Shuffle(users=100, sigma=3.0)
     >>> guarantee(m, delta=1e-5, rounds=3) == m.epsilon(delta=1e-5, rounds=3).upper
     True
     """
-    how = How.checked(method, None, certify.ACCURACY, ends="upper")
-    return how.answer(bounds([(mechanism, rounds)]), delta, EPSILON).upper
+    options = How.checked(method, None, certify.ACCURACY, ends="upper")
+    return options.answer(bounds([(mechanism, rounds)]), delta, EPSILON).upper
 
 
 def accountants(mechanism: Mechanism) -> list[LedgerEntry]:
-    """All that know the protocol, the guarantee first.
+    """The accountants that cover the protocol, the guarantee first.
 
     >>> from shoal import ShuffledCheckIn
     >>> [a.key for a in accountants(ShuffledCheckIn(users=5_000, rate=0.1, sigma=2.0))]
@@ -64,67 +73,71 @@ def accountants(mechanism: Mechanism) -> list[LedgerEntry]:
     m = mechanism
     if not isinstance(m, (Shuffle, SubsampledShuffle, ShuffledCheckIn)):
         return [
-            LedgerEntry(key="tight", name="tight", crowd="no crowd needed", epsilons=_asked(m, "tight")),
-            LedgerEntry(key="rdp", name="Rényi DP", crowd="no crowd needed", epsilons=_asked(m, "rdp")),
+            LedgerEntry(key="tight", name="tight", crowd="no crowd needed", epsilons=_certified(m, "tight")),
+            LedgerEntry(key="rdp", name="Rényi DP", crowd="no crowd needed", epsilons=_certified(m, "rdp")),
         ]
     ideal = m.replace(crowd="identical")
-    known = [
-        LedgerEntry(key="tight_any", name="tight", crowd="any crowd", epsilons=_asked(m.replace(crowd="any"), "tight")),
-        LedgerEntry(key="tight_identical", name="tight", crowd="identical crowd", epsilons=_asked(ideal, "tight")),
-        LedgerEntry(key="rdp_identical", name="exact Rényi DP", crowd="identical crowd", epsilons=_asked(ideal, "rdp")),
+    entries = [
+        LedgerEntry(
+            key="tight_any", name="tight", crowd="any crowd", epsilons=_certified(m.replace(crowd="any"), "tight")
+        ),
+        LedgerEntry(key="tight_identical", name="tight", crowd="identical crowd", epsilons=_certified(ideal, "tight")),
+        LedgerEntry(
+            key="rdp_identical", name="exact Rényi DP", crowd="identical crowd", epsilons=_certified(ideal, "rdp")
+        ),
         LedgerEntry(
             key="paper_theorem",
             name=f"paper, {THEOREM[type(m)]}",
             crowd="identical crowd",
-            epsilons=_converted(functools.partial(paper_rdp, m)),
+            epsilons=_paper_epsilons(functools.partial(paper_rdp, m)),
         ),
     ]
     if isinstance(m, ShuffledCheckIn):
-        known.append(
+        entries.append(
             LedgerEntry(
                 key="paper_generic",
                 name="paper, generic bound",
                 crowd="any crowd",
-                epsilons=_converted(functools.partial(_generic_rdp, m)),
+                epsilons=_paper_epsilons(functools.partial(_generic_rdp, m)),
                 quick=False,
             )
         )
     if isinstance(m, (Shuffle, ShuffledCheckIn)):
-        known.append(
+        entries.append(
             LedgerEntry(key="paper_baseline", name="paper, baseline", crowd="any crowd", epsilons=_baseline(m))
         )
-    return known
+    return entries
 
 
-def _asked(m: Mechanism, method: Method) -> Epsilons:
-    """The package's own answers; those given before (to a progress bar, say) are remembered."""
+def _certified(m: Mechanism, method: Method) -> Epsilons:
+    """The package's own answers, each computed once, as a progress bar asks again and again."""
 
     def epsilons(rounds: Sequence[int], delta: float) -> list[float]:
-        key = (m, method, delta)
-        known = _ANSWERS.setdefault(key, {})
-        for count in sorted(set(rounds) - set(known)):
-            known[count] = guarantee(m, delta=delta, rounds=count, method=method)
-        return [known[count] for count in rounds]
+        answers = {count: _guarantee(m, delta, count, method) for count in sorted(set(rounds))}
+        return [answers[count] for count in rounds]
 
     return epsilons
 
 
-_ANSWERS: dict[tuple[Mechanism, Method, float], dict[int, float]] = {}
+@functools.lru_cache(maxsize=2**16)
+def _guarantee(m: Mechanism, delta: float, rounds: int, method: Method) -> float:
+    return guarantee(m, delta=delta, rounds=rounds, method=method)
 
 
 @functools.lru_cache(maxsize=256)
 def _generic_rdp(m: ShuffledCheckIn, order: int) -> float:
-    """The paper's bound for any mechanism with check-in, of which one order takes seconds."""
+    """Rényi DP of the paper's bound for any mechanism with check-in; an order takes seconds."""
     return literature.generic_bound(users=m.users, rate=m.rate, sigma=m.sigma, order=order)
 
 
-def _converted(rdp: Callable[[int], float]) -> Epsilons:
-    """The best of the paper's orders, from below: beyond the order whose Rényi DP alone is too much none is better."""
+def _paper_epsilons(rdp: Callable[[int], float]) -> Epsilons:
+    """Epsilon at the best of the paper's orders."""
 
-    def one(count: int, delta: float) -> float:
+    def epsilon(count: int, delta: float) -> float:
         best = math.inf
         for order in PAPER_ORDERS:
             value = rdp(order)
+            # Orders rise, and so does their Rényi DP: no later order can be better.
             if count * value + math.log1p(-1.0 / order) >= best:
                 break
             best = min(
@@ -133,14 +146,14 @@ def _converted(rdp: Callable[[int], float]) -> Epsilons:
             )
         return best
 
-    return lambda rounds, delta: [one(count, delta) for count in rounds]
+    return lambda rounds, delta: [epsilon(count, delta) for count in rounds]
 
 
 def _baseline(m: Shuffle | ShuffledCheckIn) -> Epsilons:
-    def one(count: int, delta: float) -> float:
+    def epsilon(count: int, delta: float) -> float:
         try:
             return clones_epsilon(m, delta, count)
         except ValueError:  # the bound's conditions do not hold here
             return math.inf
 
-    return lambda rounds, delta: [one(count, delta) for count in rounds]
+    return lambda rounds, delta: [epsilon(count, delta) for count in rounds]

@@ -1,4 +1,4 @@
-"""Networks for small grey images: the layers that the fast clipping knows, and nothing that mixes users."""
+"""Networks for small grey images, without layers that mix users."""
 
 from __future__ import annotations
 
@@ -17,20 +17,30 @@ from shoal.training.data import Bytes
 from shoal.training.randomness import Randomness, uniforms
 
 CENTRE, SPREAD = 0.1307, 0.3081
-"""Brightness is standardised by these constants, the ones in general use for MNIST."""
+"""Mean and standard deviation of brightness, as generally used for MNIST."""
 
-_LEAST_SIDE = 14
+_SIDE_MIN = 14
 
 
 class Flatten(nn.Module):
-    """All positions and channels of a user in one row, in the order of channels-last memory: nothing is copied."""
+    """Flattens each image in the order of channels-last memory, which copies nothing."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.permute(0, 2, 3, 1).flatten(1)
 
 
 def small(side: int, classes: int) -> nn.Sequential:
-    """One convolution and one linear layer: 8,890 parameters for 28 x 28 images and ten classes."""
+    """One convolution and one linear layer.
+
+    There are 8,890 parameters for 28 x 28 images and ten classes.
+
+    Args:
+        side: Rows (and columns) of an image.
+        classes: Number of classes.
+
+    Returns:
+        The layers, with PyTorch's initial weights.
+    """
     after = (side + 4 - 8) // 4 + 1
     return nn.Sequential(
         nn.Conv2d(1, 16, 8, stride=4, padding=2),
@@ -41,7 +51,15 @@ def small(side: int, classes: int) -> nn.Sequential:
 
 
 def opacus(side: int, classes: int) -> nn.Sequential:
-    """The network of Opacus' MNIST example: 26,010 parameters."""
+    """The network of Opacus' MNIST example, with 26,010 parameters.
+
+    Args:
+        side: Rows (and columns) of an image.
+        classes: Number of classes.
+
+    Returns:
+        The layers, with PyTorch's initial weights.
+    """
     after = (((side - 2) // 2) - 4) // 2
     return nn.Sequential(
         nn.Conv2d(1, 16, 8, stride=2, padding=3),
@@ -57,39 +75,62 @@ def opacus(side: int, classes: int) -> nn.Sequential:
     )
 
 
-def histograms(side: int, classes: int) -> nn.Sequential:
-    """A linear model on fixed features: 3,920 parameters for ten classes. A bias did not help."""
+def linear_on_histograms(side: int, classes: int) -> nn.Sequential:
+    """A linear model on fixed features.
+
+    There are 3,920 parameters for ten classes. A bias did not help.
+
+    Args:
+        side: Rows (and columns) of an image.
+        classes: Number of classes.
+
+    Returns:
+        The layer, with PyTorch's initial weights.
+    """
     return nn.Sequential(nn.Linear(features.size(side), classes, bias=False))
 
 
 def standardised(images: Bytes) -> Tensor:
-    """Images as a network takes them: users x 1 x rows x columns, brightness about 0 to 1 standardised."""
+    """Images as a network takes them: users x 1 x rows x columns, standardised."""
     values = torch.from_numpy(images.astype("float32")).div_(255.0).sub_(CENTRE).div_(SPREAD)
     return values[:, None].contiguous(memory_format=torch.channels_last)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Network:
-    """How its layers are made for a side and a number of classes, and what each user makes of its image first."""
+    """A network: its layers for a side and a number of classes, and its inputs for images."""
 
     layers: Callable[[int, int], nn.Sequential]
     inputs: Callable[[Bytes], Tensor] = standardised
     from_zero: bool = False
-    """Whether weights start at 0, as those of a convex problem may."""
+    """Whether weights start at 0, as they may for a convex problem."""
 
 
 NETWORKS = {
     "small": Network(layers=small),
     "opacus": Network(layers=opacus),
-    "histograms": Network(layers=histograms, inputs=features.histograms, from_zero=True),
+    "histograms": Network(layers=linear_on_histograms, inputs=features.histograms, from_zero=True),
 }
 
 
 def build(name: str, *, side: int, classes: int, randomness: Randomness) -> nn.Module:
-    """A network by name with fresh weights, laid out for the fast clipping."""
+    """A network by name, with fresh weights in channels-last memory.
+
+    Args:
+        name: A key of `NETWORKS`.
+        side: Rows (and columns) of an image.
+        classes: Number of classes.
+        randomness: Where the initial weights come from.
+
+    Returns:
+        The network.
+
+    Raises:
+        InvalidInput: If the name is unknown or the images are too small.
+    """
     network = NETWORKS[_validate.choice("network", name, tuple(NETWORKS))]
-    if side < _LEAST_SIDE:
-        raise InvalidInput(f"images must have at least {_LEAST_SIDE} rows for the network, got {side}")
+    if side < _SIDE_MIN:
+        raise InvalidInput(f"images must have at least {_SIDE_MIN} rows for the network, got {side}")
     model = network.layers(side, classes)
     with torch.no_grad():
         for layer in model:
@@ -109,8 +150,8 @@ OWN = "own"
 """The network of a run whose model was given as an object."""
 
 
-def check(name: str) -> str:
-    """A network's name, `module:function` of a function that makes a model, or `own`."""
+def check_network(name: str) -> str:
+    """Check a network's name: a key of `NETWORKS`, `module:function`, or `own`."""
     if not isinstance(name, str):
         raise InvalidType(f"network must be a name, got {name!r}")
     if name != OWN and not all(part.isidentifier() for part in name.replace(":", ".").split(".") if ":" in name):
@@ -118,8 +159,20 @@ def check(name: str) -> str:
     return name if name == OWN or ":" in name else _validate.choice("network", name, tuple(NETWORKS))
 
 
-def make(name: str, *, seed: int | None) -> nn.Module:
-    """The model of `module:function`, called without arguments; with a seed its first weights can be repeated."""
+def import_model(name: str, *, seed: int | None) -> nn.Module:
+    """The model that `module:function` returns when called without arguments.
+
+    Args:
+        name: The function, as `module:function`.
+        seed: Seed of PyTorch's generator during the call; None draws one.
+
+    Returns:
+        The model.
+
+    Raises:
+        InvalidInput: If the function cannot be imported.
+        InvalidType: If it returns something else than a module.
+    """
     module, _, function = name.partition(":")
     try:
         factory = getattr(importlib.import_module(module), function)
@@ -134,23 +187,40 @@ def make(name: str, *, seed: int | None) -> nn.Module:
 
 
 @torch.no_grad()
-def accuracy(model: nn.Module, inputs: Tensor, labels: Tensor, *, batch: int = 500) -> float:
-    """The share of images that the model names rightly, without dropout."""
+def model_accuracy(model: nn.Module, inputs: Tensor, labels: Tensor, *, batch: int = 500) -> float:
+    """The share of records that the model classifies correctly, without dropout.
+
+    Args:
+        model: The model, whose training mode is restored afterwards.
+        inputs: Records to classify.
+        labels: Their classes.
+        batch: Number of records classified at a time.
+
+    Returns:
+        A share between 0 and 1.
+    """
     training = [m for m in model.modules() if m.training]
     model.eval()
-    right = 0
+    correct = 0
     for i in range(0, len(labels), batch):
-        right += int((model(inputs[i : i + batch]).argmax(dim=1) == labels[i : i + batch]).sum())
+        correct += int((model(inputs[i : i + batch]).argmax(dim=1) == labels[i : i + batch]).sum())
     for m in training:
         m.training = True
-    return right / len(labels)
+    return correct / len(labels)
 
 
 def weights(model: nn.Module) -> list[Tensor]:
+    """The trainable parameters, detached: they share memory with the model."""
     return [p.detach() for p in model.parameters() if p.requires_grad]
 
 
 @torch.no_grad()
 def set_weights(model: nn.Module, values: Sequence[Tensor]) -> None:
+    """Copy values into the trainable parameters.
+
+    Args:
+        model: The model to change.
+        values: One tensor for each trainable parameter, in order.
+    """
     for p, value in zip(weights(model), values, strict=True):
         p.copy_(value)

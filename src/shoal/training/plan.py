@@ -1,20 +1,20 @@
-"""From a budget to a plan: how much noise, how many rounds, how many users a round, how large steps.
+"""From a budget to a plan: noise, number of rounds, rate, learning rate.
 
-What a training learns from is the mean of all its reports. The noise of that mean has, for each weight and
+A training learns from the mean of all its reports. The noise of that mean has, for each weight and
 in units of the clipping norm, the standard deviation
 
     noise = sigma / sqrt(reports of all rounds)     (a trusted server's: sigma / (users a round * sqrt(rounds)))
 
 and epsilon fixes sigma once rounds and rate are chosen. Epsilon depends on them through `rounds * rate`, the
 reports that a user sends, and hardly otherwise. More reports with more noise each leave *less* noise in the
-mean: a single report is then too noisy to stand out, and all that counts is the sum. The limit is what a
+mean: a single report is then too noisy to stand out, and only the sum matters. The limit is what a
 trusted server that adds noise once would need, `floor`. But reports cost work, and each doubling helps less.
 
-**The rule.** Reports a user: 25, 100, 400, as long as four times as many lower the noise by `WORTH` or
-more. It stops at 400: every report is a model's worth of numbers that a user computes and sends, and what is left to
-gain is little accuracy. On MNIST at epsilon = 1, four times as many had over a third less noise, and 0.3 points
-more accuracy. Who wants these gives the rounds. Everybody takes part in every round (rate 1, the fewest rounds); if the
-rounds are given, the rate is reports / rounds; if the rate is given, rounds are reports / rate.
+**The rule.** A user sends 25 reports, 100, or 400: the next number as long as it lowers the noise by at least
+`NOISE_GAIN_MIN`. It stops at 400: each report is a model's worth of numbers that a user computes and sends, and little
+accuracy is left to gain. On MNIST at epsilon = 1, four times as many had over a third less noise, and 0.3 points more
+accuracy. To send more, set the number of rounds. Everybody takes part in each round (rate 1, the fewest rounds); if the
+rounds are set, the rate is reports / rounds; if the rate is set, the rounds are reports / rate.
 
 **The learning rate** of the linear model on fixed features: with a rate that falls linearly to 0 the weights
 end with noise of standard deviation `learning_rate * clip * noise * rounds / sqrt(3)`. Records have length 1, so
@@ -38,48 +38,66 @@ from shoal.training.ledger import guarantee
 from shoal.training.protocol import expected_reports
 
 REPORTS = (25, 100, 400)
-WORTH = 0.15
+NOISE_GAIN_MIN = 0.15
 OUTPUT_NOISE = 2.5
 _FINE, _COARSE = 1e-3, 3e-2
-"""Sigma is at most so much above the least, relatively, before it is rounded up to three digits; plans that are only
-weighed are less exact."""
+"""Relative tolerance of sigma: for the chosen plan, before it is rounded up to three digits, and for the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """A mechanism that meets the budget over these rounds, and what was weighed for it."""
+    """A mechanism that meets the budget over its rounds, and the plans it was chosen from."""
 
     mechanism: Mechanism
     rounds: int
     noise: float
-    """Of the mean of all reports: standard deviation for each weight, in units of the clipping norm."""
+    """Standard deviation of the mean of all reports, for each weight, in units of the clipping norm."""
 
     floor: float
-    """The same for a trusted server that adds noise once to the sum of everybody: a yardstick."""
+    """The noise if a trusted server added it once to the sum over all users: a yardstick."""
 
     weighed: tuple[Plan, ...] = ()
-    """The plans from which the rule chose, this one among them; empty if rounds and rate were given."""
+    """The plans from which the rule chose, including this one; empty if rounds and rate were set."""
 
     @property
     def gain(self) -> float | None:
-        """By how much four times the reports would lower the noise, as a share, where that was weighed."""
+        """The share by which four times the reports would lower the noise, if that was computed."""
         later = [p for p in self.weighed if p.noise < self.noise]
         return 1.0 - later[-1].noise / self.noise if later else None
 
 
-def _short(sigma: float) -> float:
-    """The next sigma above of three digits."""
+def _three_digits(sigma: float) -> float:
+    """Sigma rounded up to three digits."""
     return float(rounded(sigma, digits=3))
 
 
 def linear_rate(mechanism: Mechanism, *, users: int, rounds: int, clip: float) -> float:
-    """The rule's learning rate for a linear model on features of length 1."""
+    """The rule's learning rate for a linear model on features of length 1.
+
+    Args:
+        mechanism: What is run in each round.
+        users: Number of users.
+        rounds: Number of rounds.
+        clip: The clipping norm.
+
+    Returns:
+        The learning rate of the first round, from which it falls to 0.
+    """
     noise = noise_of_the_mean(mechanism, users=users, rounds=rounds)
     return OUTPUT_NOISE * math.sqrt(3.0) / (clip * noise * rounds)
 
 
 def noise_of_the_mean(mechanism: Mechanism, *, users: int, rounds: int) -> float:
-    """Standard deviation for each weight of the mean of all reports, in units of the clipping norm."""
+    """Standard deviation of the mean of all reports, for each weight, in units of the clipping norm.
+
+    Args:
+        mechanism: What is run in each round.
+        users: Number of users.
+        rounds: Number of rounds.
+
+    Returns:
+        The standard deviation.
+    """
     reports = expected_reports(mechanism, users)
     if isinstance(mechanism, PoissonSampling):
         return mechanism.sigma / (reports * math.sqrt(rounds))
@@ -95,13 +113,25 @@ def plan(
     rounds: int | None = None,
     auto_rate: bool = False,
 ) -> Plan:
-    """The least noise within the budget for a mechanism like this one, whose sigma is disregarded.
+    """The plan with the least noise within a budget.
 
-    Without `rounds` they are chosen by the rule, and with `auto_rate` so is the rate of a check-in.
+    Args:
+        mechanism: What is run in each round; its sigma is ignored.
+        users: Number of users.
+        epsilon: The budget.
+        delta: The delta of the budget.
+        rounds: Number of rounds; None lets the rule choose.
+        auto_rate: Whether the rule chooses the rate of a check-in.
+
+    Returns:
+        The plan.
+
+    Raises:
+        InvalidInput: If the rate is to be chosen for a mechanism that has none.
 
     >>> from shoal import Shuffle
-    >>> found = plan(Shuffle(users=1_000, sigma=1.0, crowd="identical"), users=1_000, epsilon=0.5, delta=1e-5)
-    >>> found.mechanism.epsilon(delta=1e-5, rounds=found.rounds).upper <= 0.5
+    >>> chosen = plan(Shuffle(users=1_000, sigma=1.0, crowd="identical"), users=1_000, epsilon=0.5, delta=1e-5)
+    >>> chosen.mechanism.epsilon(delta=1e-5, rounds=chosen.rounds).upper <= 0.5
     True
     """
     if auto_rate and not isinstance(mechanism, (ShuffledCheckIn, PoissonSampling)):
@@ -120,11 +150,11 @@ def plan(
         )
         chosen = fitting.replace(sigma=sigma)
         if tolerance == _FINE:
-            # The least one of few digits: the same whatever the search met on its way, so that a run can be repeated.
-            chosen = fitting.replace(sigma=_short(sigma / (1.0 + tolerance)))
-            # What everybody will ask for must be met: bounds of another accuracy differ in their last digits.
+            # With few digits it does not depend on where the search ended, so that a run can be repeated.
+            chosen = fitting.replace(sigma=_three_digits(sigma / (1.0 + tolerance)))
+            # Bounds of another accuracy differ in their last digits; the guarantee itself must meet the budget.
             while guarantee(chosen, delta=delta, rounds=count) > epsilon:
-                chosen = chosen.replace(sigma=_short(chosen.sigma * (1.0 + 1e-9)))
+                chosen = chosen.replace(sigma=_three_digits(chosen.sigma * (1.0 + 1e-9)))
         noise = noise_of_the_mean(chosen, users=users, rounds=count)
         return Plan(mechanism=chosen, rounds=count, noise=noise, floor=floor)
 
@@ -136,10 +166,10 @@ def plan(
         count = max(1, round(reports / own_rate)) if rounds is None else rounds
         rate = min(1.0, reports / count) if auto_rate else own_rate
         weighed.append(at(rate, count, _COARSE))
-        worse = len(weighed) > 1 and weighed[-1].noise > (1.0 - WORTH) * weighed[-2].noise
+        worse = len(weighed) > 1 and weighed[-1].noise > (1.0 - NOISE_GAIN_MIN) * weighed[-2].noise
         if worse or (rate == 1.0 and rounds is not None):
             break
-    better = len(weighed) < 2 or weighed[-1].noise <= (1.0 - WORTH) * weighed[-2].noise
+    better = len(weighed) < 2 or weighed[-1].noise <= (1.0 - NOISE_GAIN_MIN) * weighed[-2].noise
     chosen = weighed[-1] if better else weighed[-2]
     fine = at(getattr(chosen.mechanism, "rate", 1.0), chosen.rounds, _FINE)
     return dataclasses.replace(fine, weighed=tuple(weighed))

@@ -71,12 +71,12 @@ class SeededRandomness:
 
 
 PURPOSES = ("weights", "coins", "noise", "shuffle", "model")
-"""In this order for ever: a stream depends on the place of its purpose. `model` is what a model draws, for dropout."""
+"""The order must not change, as a stream depends on the place of its purpose. Dropout draws from `model`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """Streams for the purposes of a round: the operating system's generator, or repeatable ones from a seed.
+    """Random streams of a round: from the operating system, or repeatable from a seed.
 
     >>> Source(seed=1, round=7).stream("coins").words(1) == Source(seed=1, round=7).stream("coins").words(1)
     array([ True])
@@ -95,13 +95,30 @@ class Source:
 
 
 def uniforms(randomness: Randomness, count: int) -> FloatArray:
-    """Uniform numbers in [0, 1) with 53 bits."""
+    """Uniform numbers in [0, 1) with 53 bits.
+
+    Args:
+        randomness: Where they come from.
+        count: How many to draw.
+
+    Returns:
+        The numbers.
+    """
     return (randomness.words(count) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 def permutation(randomness: Randomness, count: int) -> IntArray:
-    """A uniform permutation: the ranks of random 64-bit keys, drawn again in the rare case of a tie."""
+    """A uniformly random permutation.
+
+    Args:
+        randomness: Where it comes from.
+        count: Number of items to permute.
+
+    Returns:
+        The numbers 0 to count - 1 in random order.
+    """
     while True:
+        # Random 64-bit keys are sorted; in the rare case of a tie they are drawn again.
         keys = randomness.words(count)
         order = np.argsort(keys, kind="stable")
         if count < 2 or (np.diff(keys[order]) > 0).all():

@@ -1,13 +1,13 @@
-"""Training under a protocol: configuration, rounds, checkpoints, metrics, and a run folder that says it all.
+"""Training under a protocol: configuration, rounds, checkpoints, metrics, and the run folder that holds them.
 
-A run folder holds `config.json` (what was asked), `metrics.jsonl` (a line for each evaluated round),
+A run folder holds `config.json` (the settings), `metrics.jsonl` (a line for each evaluated round),
 `checkpoint.pt` (from which a run resumes), and at the end `model.pt` (the trained weights).
 
 **Resuming.** Checkpoints replace each other atomically, and metrics past the last one are dropped when a
-run resumes, so every round counts once. With a seed the rounds after a checkpoint come out the same
-again, bit for bit on the same machine. Without one they have fresh noise, and reports of the lost
-rounds may have been seen: after a run that did not end in order, `spent` (the rounds that are paid for)
-therefore grows by as many rounds as can have been lost.
+run resumes, so every round counts once. With a seed the rounds after a checkpoint are repeated
+bit for bit on the same machine. Without one they have fresh noise, and reports of the lost
+rounds may have been seen: after a run that was killed, `spent` (the rounds that are paid for)
+therefore grows by the number of rounds that can have been lost.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, overload
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -42,17 +42,17 @@ Optimiser = Literal["sgd", "adam"]
 Schedule = Literal["constant", "linear", "cosine"]
 
 CHECKPOINT, MODEL = "checkpoint.pt", "model.pt"
-FORMAT = 1
+RUN_FORMAT = 1
 """Version of the run folder."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """All that determines a run, apart from the data itself.
+    """The settings of a run: all that determines it, apart from the data.
 
     `clip` is C; the noise of a report has standard deviation C sigma. The server's estimate of the mean
     gradient is the sum of reports divided by their expected number. `average` is the decay of the moving
-    average of weights that is evaluated and kept (0: the last weights). `epsilon` is a budget: no
+    average of weights that is evaluated and saved (0: the last weights). `epsilon` is a budget: no
     round is begun after which epsilon at `delta` for the mechanism's crowd would exceed it.
     """
 
@@ -71,7 +71,7 @@ class Config:
     schedule: Schedule = "linear"
     average: float = 0.0
     seed: int | None = None
-    path: protocol.Path = "fast"
+    path: protocol.Simulation = "fast"
     evaluate_every: int = 20
     checkpoint_every: int = 20
 
@@ -92,10 +92,10 @@ class Config:
                 raise InvalidInput(f"{name} must be at least 0 and below 1, got {getattr(self, name)}")
         if _validate.real("weight_decay", self.weight_decay) < 0.0:
             raise InvalidInput(f"weight_decay must be at least 0, got {self.weight_decay}")
-        networks.check(self.network)
+        networks.check_network(self.network)
         _validate.choice("optimiser", self.optimiser, get_args(Optimiser))
         _validate.choice("schedule", self.schedule, get_args(Schedule))
-        _validate.choice("path", self.path, get_args(protocol.Path))
+        _validate.choice("path", self.path, get_args(protocol.Simulation))
         Source(seed=self.seed)
         for name in ("evaluate_every", "checkpoint_every"):
             _validate.rounds(getattr(self, name), name)
@@ -106,26 +106,28 @@ class Config:
         return self.seed is None
 
     def to_dict(self) -> dict[str, Any]:
+        """The settings as plain data, for `config.json`."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {"format": FORMAT, "private": self.private, **fields, "mechanism": self.mechanism.to_dict()}
+        return {"format": RUN_FORMAT, "private": self.private, **fields, "mechanism": self.mechanism.to_dict()}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Config:
-        if data.get("format") != FORMAT:
-            raise InvalidInput(f"format of the run must be {FORMAT}, got {data.get('format')!r}")
+        """The configuration that `to_dict` turned into plain data."""
+        if data.get("format") != RUN_FORMAT:
+            raise InvalidInput(f"format of the run must be {RUN_FORMAT}, got {data.get('format')!r}")
         fields = {k: v for k, v in data.items() if k not in ("format", "private")}
-        told = dict(fields["mechanism"])
-        known = {c.__name__: c for c in protocol.PROTOCOLS.values()}
-        name = told.pop("mechanism")
-        if name not in known:
-            raise InvalidInput(f"mechanism must be one of {', '.join(known)}, got {name!r}")
-        fields["mechanism"] = known[name](**told)
+        settings = dict(fields["mechanism"])
+        classes = {c.__name__: c for c in protocol.PROTOCOLS.values()}
+        name = settings.pop("mechanism")
+        if name not in classes:
+            raise InvalidInput(f"mechanism must be one of {', '.join(classes)}, got {name!r}")
+        fields["mechanism"] = classes[name](**settings)
         return cls(**fields)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One line of the metrics. `loss` and `clipped` (share of users) are the simulator's own view, not released."""
+    """One line of the metrics; `loss` and `clipped` (share of users) are never released."""
 
     round: int
     spent: int
@@ -141,67 +143,77 @@ Watch = Callable[[int, Row | None], bool]
 
 
 def rate_share(schedule: Schedule, done: int, rounds: int) -> float:
-    """The learning rate after `done` of all `rounds` rounds, as a share of the first: down to 0, or constant."""
-    left = 1.0 - done / rounds
+    """The learning rate as a share of the first one.
+
+    Args:
+        schedule: Whether it falls to 0, linearly or by a cosine, or stays.
+        done: Number of rounds that are done.
+        rounds: Number of all rounds.
+
+    Returns:
+        A share between 0 and 1.
+    """
+    remaining = 1.0 - done / rounds
     if schedule == "linear":
-        return left
-    return 1.0 if schedule == "constant" else 0.5 - 0.5 * math.cos(math.pi * left)
+        return remaining
+    return 1.0 if schedule == "constant" else 0.5 - 0.5 * math.cos(math.pi * remaining)
 
 
 class Run:
-    """A training under way: model, optimiser, averaged weights, and how many rounds are done and paid for.
+    """A training in progress: model, optimiser, averaged weights, and rounds done and paid for.
 
     `model` is for a configuration whose network is `own`. A graphics card is used if there is one.
     """
 
     def __init__(self, config: Config, data: Dataset | Records, model: nn.Module | None = None) -> None:
-        if config.users is not None and config.users != data.users:
-            data = data.first(config.users)
-        m = config.mechanism
-        told = getattr(m, "users", data.users)
-        if told != data.users:
-            raise InvalidInput(f"users of the mechanism must be those of the data ({data.users}), got {told}")
-        self.config, self.mechanism = config, m
+        data = _training_data(config, data)
+        self.config = config
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self.model = _model(config, data, model).to(self.device)
-        train, test, owners = _tensors(config, data)
+        train, test, owners = _record_tensors(config, data)
         self.clients = protocol.Clients(
             inputs=train.to(self.device),
             labels=torch.from_numpy(data.train_labels.astype(np.int64)).to(self.device),
             owners=None if owners is None else owners.to(self.device),
-            clip=config.clip,
-            sigma=m.sigma,
         )
         self.test = test.to(self.device), torch.from_numpy(data.test_labels.astype(np.int64)).to(self.device)
         _check_outputs(self.model, self.test[0][:1], data.classes)
-        self.expected = protocol.expected_reports(m, data.users)
+        self.expected = protocol.expected_reports(self.mechanism, data.users)
         self.optimiser = _optimiser(config, trainable(self.model))
         self.averaged = [w.clone() for w in networks.weights(self.model)]
         self.done, self.spent = 0, 0
         self.rounds = config.rounds if _affordable(config) else self.allowed
 
+    @property
+    def mechanism(self) -> Mechanism:
+        """The mechanism of each round."""
+        return self.config.mechanism
+
     @functools.cached_property
     def allowed(self) -> int:
-        """How many rounds the budget allows: the most for which the guarantee, from above, does not exceed it."""
+        """The largest number of rounds whose guarantee does not exceed the budget."""
         if self.config.epsilon is None:
             return _validate.ROUNDS_MAX
         return calibrate.rounds(self.config.mechanism, epsilon=self.config.epsilon, delta=self.config.delta)
 
     @property
     def finished(self) -> bool:
-        # Unless rounds were lost, no more are paid for than done, and those are affordable.
+        """Whether all rounds are done, or the budget is used up."""
+        # Only if rounds were lost can more be paid for than are done and affordable.
         return self.done >= self.rounds or (self.spent > self.done and self.spent >= self.allowed)
 
     def step(self) -> protocol.Collected:
-        """One round: reports, sum, update of the weights."""
+        """Run one round: reports, sum, update of the weights."""
         source = Source(seed=self.config.seed, round=self.done + 1)
-        result = protocol.run_round(self.mechanism, self.clients, self.model, source, path=self.config.path)
+        result = protocol.run_round(
+            self.mechanism, self.clients, self.model, source, clip=self.config.clip, path=self.config.path
+        )
         self.update(result.total / self.expected)
         return result
 
     @torch.no_grad()
     def update(self, mean: Tensor) -> None:
-        """The end of a round: a step by what the server makes of the reports' mean."""
+        """End a round: step the optimiser by the mean of the reports."""
         parameters = trainable(self.model)
         share = rate_share(self.config.schedule, self.done, self.rounds)
         for group in self.optimiser.param_groups:
@@ -211,31 +223,33 @@ class Run:
         self.optimiser.step()
         # The average starts as a plain mean, so that the first weights are soon forgotten.
         decay = min(self.config.average, (self.done + 1) / (self.done + 10))
-        for kept, p in zip(self.averaged, parameters, strict=True):
-            kept.lerp_(p, 1.0 - decay) if self.config.average else kept.copy_(p)
+        for mean_weights, p in zip(self.averaged, parameters, strict=True):
+            mean_weights.lerp_(p, 1.0 - decay) if self.config.average else mean_weights.copy_(p)
         self.done += 1
         self.spent += 1
 
     def evaluate(self, result: protocol.Collected) -> Row:
-        last = networks.accuracy(self.model, *self.test)
+        """The metrics after a round that had this result."""
+        last = networks.model_accuracy(self.model, *self.test)
         if self.config.average:
             present = [w.clone() for w in networks.weights(self.model)]
             networks.set_weights(self.model, self.averaged)
-            kept = networks.accuracy(self.model, *self.test)
+            averaged = networks.model_accuracy(self.model, *self.test)
             networks.set_weights(self.model, present)
         else:
-            kept = last
+            averaged = last
         return Row(
             round=self.done,
             spent=self.spent,
             reports=result.reports,
-            accuracy=kept,
+            accuracy=averaged,
             accuracy_last=last,
             loss=result.loss,
             clipped=result.clipped,
         )
 
     def state(self, *, clean: bool) -> bytes:
+        """The content of a checkpoint; `clean` says that no round can follow before the next one."""
         buffer = io.BytesIO()
         state = {
             "config": json.dumps(self.config.to_dict()),
@@ -250,7 +264,15 @@ class Run:
         return buffer.getvalue()
 
     def restore(self, content: bytes, where: Path) -> None:
-        """Continue from a checkpoint; rounds that can have been lost after it are paid for, unless they repeat."""
+        """Continue from a checkpoint; rounds that can have been lost after it count as paid for.
+
+        Args:
+            content: The checkpoint.
+            where: Its path, for messages.
+
+        Raises:
+            DataError: If it is damaged or belongs to another configuration.
+        """
         try:
             state = torch.load(io.BytesIO(content), weights_only=True, map_location=self.device)
             if json.loads(state["config"]) != self.config.to_dict():
@@ -265,16 +287,26 @@ class Run:
             self.spent += self.config.checkpoint_every
 
 
-def _model(config: Config, data: Dataset | Records, given: nn.Module | None) -> nn.Module:
+def _training_data(config: Config, data: Dataset | Records) -> Dataset | Records:
+    """The data of a configuration's users, who must be the mechanism's."""
+    if config.users is not None and config.users != data.users:
+        data = data.first(config.users)
+    users = getattr(config.mechanism, "users", data.users)
+    if users != data.users:
+        raise InvalidInput(f"users of the mechanism must be those of the data ({data.users}), got {users}")
+    return data
+
+
+def _model(config: Config, data: Dataset | Records, model: nn.Module | None) -> nn.Module:
     """The model of a configuration, with its first weights."""
     if config.network == networks.OWN:
-        if given is None:
+        if model is None:
             raise InvalidInput("model must be given for a run whose network is 'own'")
-        return given
-    if given is not None:
+        return model
+    if model is not None:
         raise InvalidInput(f"network must be 'own' where a model is given, got {config.network!r}")
     if ":" in config.network:
-        return networks.make(config.network, seed=config.seed)
+        return networks.import_model(config.network, seed=config.seed)
     if isinstance(data, Records):
         raise InvalidInput(f"model must be given for {data.name}: {config.network!r} is a network for images")
     rows, columns = data.train_images.shape[1:]
@@ -284,19 +316,19 @@ def _model(config: Config, data: Dataset | Records, given: nn.Module | None) -> 
     return networks.build(config.network, side=rows, classes=data.classes, randomness=start)
 
 
-def _tensors(config: Config, data: Dataset | Records) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Inputs to train and to test, and whose the first are where users have several."""
+def _record_tensors(config: Config, data: Dataset | Records) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Inputs to train and to test, and the owners of the former if users have several records."""
     if isinstance(data, Records):
         owners = None if data.owners is None else torch.from_numpy(data.owners)
         return torch.from_numpy(data.train_inputs), torch.from_numpy(data.test_inputs), owners
-    known = networks.NETWORKS.get(config.network)
-    inputs = networks.standardised if known is None else known.inputs
+    network = networks.NETWORKS.get(config.network)
+    inputs = networks.standardised if network is None else network.inputs
     return inputs(data.train_images), inputs(data.test_images), None
 
 
 @torch.no_grad()
 def _check_outputs(model: nn.Module, record: Tensor, classes: int) -> None:
-    """One output for each class, or more."""
+    """Refuse a model that does not have an output for each class."""
     try:
         shape = tuple(model(record).shape)
     except RuntimeError as error:
@@ -328,23 +360,32 @@ def _affordable(config: Config) -> bool:
 
 
 def read_config(folder: Path) -> Config:
-    found = _read(run_folder.config, folder)
+    """The configuration of a run folder."""
+    fields = _read_part(run_folder.config, folder)
     try:
-        return Config.from_dict(found)
+        return Config.from_dict(fields)
     except (TypeError, KeyError) as error:
         raise DataError(f"{folder / CONFIG} is not a configuration of a run: {error}") from None
 
 
 def read_metrics(folder: Path, *, until: int | None = None) -> list[Row]:
-    """The metrics of a run; a last line cut short is left out, as are rounds after `until`."""
+    """The metrics of a run folder.
+
+    Args:
+        folder: The run folder.
+        until: The last round to read; None reads all.
+
+    Returns:
+        A row for each evaluated round; a last line that was cut short is left out.
+    """
     try:
-        rows = [Row(**line) for line in _read(run_folder.metrics, folder)]
+        rows = [Row(**line) for line in _read_part(run_folder.metrics, folder)]
     except TypeError as error:
         raise DataError(f"{folder / METRICS} is damaged: {error}") from None
     return [row for row in rows if until is None or row.round <= until]
 
 
-def _read(part: Callable[[Path], Any], folder: Path) -> Any:
+def _read_part(part: Callable[[Path], Any], folder: Path) -> Any:
     try:
         return part(folder)
     except ValueError as error:
@@ -356,7 +397,20 @@ def _lines(rows: list[Row]) -> bytes:
 
 
 def start(config: Config, data: Dataset | Records, folder: Path, *, model: nn.Module | None = None) -> Run:
-    """A new run in a folder that does not hold one yet."""
+    """A new run in a folder.
+
+    Args:
+        config: The run's configuration.
+        data: Its data.
+        folder: A folder that does not hold a run yet; it is made if necessary.
+        model: The model, for a configuration whose network is `own`.
+
+    Returns:
+        The run, before its first round.
+
+    Raises:
+        DataError: If the folder already holds a run.
+    """
     if (folder / CONFIG).exists():
         raise DataError(f"{folder} already holds a run: resume it, or choose another folder")
     run = Run(config, data, model)
@@ -371,7 +425,19 @@ def start(config: Config, data: Dataset | Records, folder: Path, *, model: nn.Mo
 
 
 def resume(data: Dataset | Records, folder: Path, *, model: nn.Module | None = None) -> Run:
-    """The run of a folder, as its last checkpoint left it."""
+    """The run of a folder, as of its last checkpoint.
+
+    Args:
+        data: The run's data.
+        folder: The run folder.
+        model: The model, for a run whose network is `own`.
+
+    Returns:
+        The run.
+
+    Raises:
+        DataError: If the folder holds no run, or a damaged one.
+    """
     run = Run(read_config(folder), data, model)
     path = folder / CHECKPOINT
     if not path.exists():
@@ -383,49 +449,52 @@ def resume(data: Dataset | Records, folder: Path, *, model: nn.Module | None = N
     return run
 
 
-@overload
-def train(model: Run, data: Path, *, watch: Watch | None = None) -> list[Row]: ...
-
-
-@overload
 def train(
     model: nn.Module, data: Dataset | Records, *, config: Config, folder: Path, watch: Watch | None = None
-) -> list[Row]: ...
-
-
-def train(
-    model: Run | nn.Module,
-    data: Path | Dataset | Records,
-    *,
-    config: Config | None = None,
-    folder: Path | None = None,
-    watch: Watch | None = None,
 ) -> list[Row]:
-    """Train a model on data by a configuration, in a folder; or go on with a run in its folder.
+    """Train a model on data; a folder that already holds the run is continued.
 
-    All rounds that are left, or until `watch` returns False; then checkpoint and model are in the folder,
-    and a model that was given has the trained weights. The network of its configuration counts as `own`. A
-    folder that holds the run already is continued.
+    Args:
+        model: The model, which has the trained weights afterwards.
+        data: The data.
+        config: The settings; the network counts as `own`.
+        folder: The run folder.
+        watch: Called after each round; the run stops when it returns False.
+
+    Returns:
+        A row for each evaluated round.
+
+    Raises:
+        DataError: If the folder holds a run of another configuration.
+        InvalidType: If the model is not a `torch.nn.Module`.
     """
-    if isinstance(model, Run):
-        if not isinstance(data, Path) or config is not None or folder is not None:
-            raise InvalidType("a run must be trained in its folder: train(run, folder)")
-        return _train(model, data, watch)
-    if not isinstance(model, nn.Module) or isinstance(data, Path) or config is None or folder is None:
-        raise InvalidType("train must get a model, data, config and folder, or a run and its folder")
+    if not isinstance(model, nn.Module):
+        raise InvalidType(
+            f"model must be a torch.nn.Module, got {type(model).__name__}: continue a run by train_run(run, folder)"
+        )
     config = dataclasses.replace(config, network=networks.OWN)
-    if (folder / CONFIG).exists():
-        if read_config(folder) != config:
-            raise DataError(f"{folder} holds a run of another configuration: choose another folder")
-        return _train(resume(data, folder, model=model), folder, watch)
-    return _train(start(config, data, folder, model=model), folder, watch)
+    if not (folder / CONFIG).exists():
+        return train_run(start(config, data, folder, model=model), folder, watch=watch)
+    if read_config(folder) != config:
+        raise DataError(f"{folder} holds a run of another configuration: choose another folder")
+    return train_run(resume(data, folder, model=model), folder, watch=watch)
 
 
-def _train(run: Run, folder: Path, watch: Watch | None) -> list[Row]:
+def train_run(run: Run, folder: Path, *, watch: Watch | None = None) -> list[Row]:
+    """Run the remaining rounds, and write metrics, checkpoints and the model.
+
+    Args:
+        run: The run, from `start` or `resume`.
+        folder: Its folder.
+        watch: Called after each round; the run stops when it returns False.
+
+    Returns:
+        A row for each evaluated round.
+    """
     config = run.config
-    going = True
+    is_running = True
     with open(folder / METRICS, "ab") as metrics:
-        while going and not run.finished:
+        while is_running and not run.finished:
             result = run.step()
             row = None
             if run.done % config.evaluate_every == 0 or run.finished:
@@ -435,7 +504,7 @@ def _train(run: Run, folder: Path, watch: Watch | None) -> list[Row]:
             if run.done % config.checkpoint_every == 0 and not run.finished:
                 write_atomically(folder / CHECKPOINT, run.state(clean=False))
             if watch is not None:
-                going = watch(run.done, row)
+                is_running = watch(run.done, row)
     write_atomically(folder / CHECKPOINT, run.state(clean=True))
     if run.finished:
         buffer = io.BytesIO()
