@@ -22,7 +22,7 @@ def bound(users: int, sigma: float, epsilon: float, at: float = -math.inf, rate:
     """delta at epsilon, by the theorem."""
     r = 1.0 / sigma
     thin = Thinning.of(r, at)
-    cases, error = Exchange(ratio=Lognormal(scale=sigma, rate=rate), users=users).cases(thin.kept, 1e-13)
+    cases, error = Exchange(ratio=Lognormal(scale=sigma, rate=rate), users=users).cases(thin.q, 1e-13)
     score = Score(r=r, t=math.exp(epsilon))
     return direct.delta(score, thin, cases, rate=rate, error=error, half=half, budget=1e-13)
 

@@ -22,10 +22,10 @@ def test_thinning(r, at):
     with mpmath.workdps(40):
         c = mpmath.exp(-mpmath.mpf(r) * at - mpmath.mpf(r) ** 2 / 2)
         tau = mpmath.ncdf(-at) - mpmath.ncdf(-at - mpmath.mpf(r)) / c
-        assert thin.stray == pytest.approx(float(tau), abs=1e-14)
-        assert thin.kept == pytest.approx(float(c * (1 - tau)), rel=1e-14)
+        assert thin.tau == pytest.approx(float(tau), abs=1e-14)
+        assert thin.q == pytest.approx(float(c * (1 - tau)), rel=1e-14)
     everybody = Thinning.of(r, -math.inf)
-    assert (everybody.stray, everybody.kept) == (0.0, 1.0)
+    assert (everybody.tau, everybody.q) == (0.0, 1.0)
 
 
 def stop_loss(r, thin, v, k):
@@ -34,7 +34,7 @@ def stop_loss(r, thin, v, k):
     density = stats.norm.pdf(y) * (y[1] - y[0])
     w = np.exp(r * y - r**2 / 2)
     e = np.exp(-r * y - r**2 / 2) if k >= 0.0 else w
-    kept = e if thin.at == -math.inf else np.minimum(1.0, e / math.exp(-r * thin.at - r**2 / 2)) / (1.0 - thin.stray)
+    kept = e if thin.t == -math.inf else np.minimum(1.0, e / math.exp(-r * thin.t - r**2 / 2)) / (1.0 - thin.tau)
     return density @ np.maximum(w - v - k * kept, 0.0)
 
 
@@ -123,15 +123,15 @@ def draws_of_f(crowd, thin, games, seed):
     rng = np.random.default_rng(seed)
     r, n = 1.0 / crowd.ratio.scale, crowd.users
     found = np.empty(games)
-    kept = rng.binomial(n - 1, thin.kept, games) if thin.kept < 1.0 else np.full(games, n - 1)
+    kept = rng.binomial(n - 1, thin.q, games) if thin.q < 1.0 else np.full(games, n - 1)
     for game in range(games):
         if crowd.sample is None:
             there = rng.random(int(kept[game]) + 1) < crowd.ratio.rate
             present, others, over = bool(there[0]), int(there[1:].sum()), kept[game] + 1
         else:
             present = bool(rng.random() < crowd.sample / n)
-            others = int(rng.binomial(crowd.sample - present, thin.kept))
-            over = present + others + thin.kept * (n - crowd.sample)
+            others = int(rng.binomial(crowd.sample - present, thin.q))
+            over = present + others + thin.q * (n - crowd.sample)
         v = math.exp(r * rng.normal() - r**2 / 2) if present else 1.0
         terms = draw_terms(rng, r, thin, v, others)
         found[game] = 1.0 + ((v - 1.0) + (terms + v - 1.0).sum()) / over
@@ -147,7 +147,7 @@ def draw_terms(rng, r, thin, v, size):
         report = kept_reports(rng, r, thin, place, size)
         w = np.exp(r * report - r**2 / 2)
         e = np.exp(place * report - r**2 / 2)
-        ratio = e if thin.at == -math.inf else np.minimum(1.0, e / math.exp(-r * thin.at - r**2 / 2)) / (1 - thin.stray)
+        ratio = e if thin.t == -math.inf else np.minimum(1.0, e / math.exp(-r * thin.t - r**2 / 2)) / (1 - thin.tau)
         inside = sign * (report - z) > 0.0
         # both parts of the law together hold at most all the mass: share one uniform number between them
         chance = stop_chance(r, thin, place, z, sign)
@@ -158,8 +158,8 @@ def draw_terms(rng, r, thin, v, size):
             more = kept_reports(rng, r, thin, place, 1000)
             more = more[sign * (more - z) > 0.0]
             w_more, e_more = np.exp(r * more - r**2 / 2), np.exp(place * more - r**2 / 2)
-            if thin.at > -math.inf:
-                e_more = np.minimum(1.0, e_more / math.exp(-r * thin.at - r**2 / 2)) / (1 - thin.stray)
+            if thin.t > -math.inf:
+                e_more = np.minimum(1.0, e_more / math.exp(-r * thin.t - r**2 / 2)) / (1 - thin.tau)
             pool = np.append(pool, (w_more - v) / e_more)
         x[fresh] = pool[: len(fresh)]
     return x
@@ -170,9 +170,9 @@ def kept_reports(rng, r, thin, place, size):
     found = np.empty(0)
     while len(found) < size:
         y = rng.normal(size=2 * size + 10) + place
-        if thin.at > -math.inf:
+        if thin.t > -math.inf:
             e = np.exp(place * y - r**2 / 2)
-            y = y[rng.random(len(y)) < np.minimum(1.0, math.exp(-r * thin.at - r**2 / 2) / e)]
+            y = y[rng.random(len(y)) < np.minimum(1.0, math.exp(-r * thin.t - r**2 / 2) / e)]
         found = np.append(found, y)
     return found[:size]
 
@@ -180,8 +180,8 @@ def kept_reports(rng, r, thin, place, size):
 def stop_chance(r, thin, place, z, sign):
     y = np.linspace(-12.0, 12.0, 20_001)
     e = np.exp(place * y - r**2 / 2)
-    if thin.at > -math.inf:
-        e = np.minimum(1.0, e / math.exp(-r * thin.at - r**2 / 2)) / (1 - thin.stray)
+    if thin.t > -math.inf:
+        e = np.minimum(1.0, e / math.exp(-r * thin.t - r**2 / 2)) / (1 - thin.tau)
     inside = sign * (y - z) > 0.0
     return float((stats.norm.pdf(y) * e)[inside].sum() * (y[1] - y[0]))
 
@@ -199,7 +199,7 @@ def stop_chance(r, thin, place, z, sign):
 def test_prices_of_f_by_simulation(crowd, at):
     thin = Thinning.of(0.5, at)
     f = draws_of_f(crowd, thin, 6_000, 5)
-    cases, error = crowd.cases(thin.kept, 1e-18)
+    cases, error = crowd.cases(thin.q, 1e-18)
     found = exchange._prices(crowd, thin, [cases], error, 192, 1e-18)[0]
     for k in (0.5, 0.8, 1.0, 1.2, 1.6):
         gain = np.maximum(f - k, 0.0) if k >= 1.0 else np.maximum(k - f, 0.0)

@@ -76,9 +76,9 @@ def stop_loss(r: float, thin: Thinning, a: float, v: float, k: float) -> float:
     second, first = (np.exp(-0.5 * x**2) / math.sqrt(2.0 * math.pi) * (x[1] - x[0]) for x in (s, y))
     w = np.exp(r * s - 0.5 * r**2)
     e = np.exp(r * (a * s[:, None] + math.sqrt(1.0 - a**2) * y) - 0.5 * r**2)
-    if thin.kept < 1.0:
-        c = math.exp(-r * thin.at - 0.5 * r**2)
-        e = np.minimum(1.0, e / c) / (1.0 - thin.stray)
+    if thin.q < 1.0:
+        c = math.exp(-r * thin.t - 0.5 * r**2)
+        e = np.minimum(1.0, e / c) / (1.0 - thin.tau)
     gain = (w[:, None] - v - k * e) * (1.0 if k >= 0.0 else -1.0)
     return float(second @ np.maximum(gain, 0.0) @ first)
 
@@ -143,7 +143,7 @@ def contracted(r: float, a: float, v: float, step: float, size: int) -> np.ndarr
 @pytest.mark.parametrize("v", [0.95, 1.0, 1.1])
 def test_a_group_is_above_any_mixture_of_places_in_an_interval(v: float) -> None:
     r, size, step, cells = 0.4, 6, 2e-3, 2**14
-    plan = groups.Division(size=size, cuts=(-1.0, -0.5, 0.2, 1.0), at=-math.inf)
+    plan = groups.Division(size=size, cuts=(-1.0, -0.5, 0.2, 1.0), t=-math.inf)
     nodes = groups.Nodes(value=np.array([v]), chance=np.ones((1, 1)), beyond=np.zeros(1), weight=np.ones(1))
     batch = groups._groups(Lognormal(scale=1.0 / r), Thinning.of(r, -math.inf), plan, nodes, 128, 1e-20)
     assert batch.stretch[0] < 1e-6
@@ -249,7 +249,7 @@ def test_every_crowd_is_below_the_law_of_small_groups(
     monkeypatch.setattr(exchange, "_SENDERS", 0.0)  # so few would be taken by size, where there are no groups
     few = FEW[name]
     drawn = few.sample is not None
-    plan = groups.Division(size=2, cuts=(-1.0, -0.3, 1.0), at=-math.inf if drawn else at, drawn=drawn)
+    plan = groups.Division(size=2, cuts=(-1.0, -0.3, 1.0), t=-math.inf if drawn else at, drawn=drawn)
     bound = exchange._refined(few, plan, 512, 1e-24)
     n, sigma = few.users, few.ratio.scale
     silent, sent = (1.0, 1.0) if drawn else (1.0 - few.ratio.rate, few.ratio.rate)
@@ -357,7 +357,7 @@ def test_users_of_a_fixed_size_are_counted_to_the_safe_side() -> None:
     few = Exchange(ratio=Lognormal(scale=5.0), users=1_000, sample=200)
     plan = groups.plan(few.ratio, 1_000, 200)
     assert plan is not None
-    thin = Thinning.of(0.2, plan.at)
+    thin = Thinning.of(0.2, plan.t)
     cases, small, lost, _ = exchange._drawn(few, plan, thin, 1e-20, 1.0)
     assert sum(case.chance for case in cases) == pytest.approx(1.0, abs=1e-12)
     assert lost <= 1e-19
@@ -374,7 +374,7 @@ def test_users_of_a_fixed_size_are_counted_to_the_safe_side() -> None:
 def test_users_aside_alone_are_the_law_that_bounds_them() -> None:
     """No groups: f is v. With one group more, both parts count in full."""
     ratio, thin = Lognormal(scale=5.0), Thinning.of(0.2, -math.inf)
-    plan = groups.Division(size=4, cuts=(-1.0, -0.3, 1.0), at=-math.inf)
+    plan = groups.Division(size=4, cuts=(-1.0, -0.3, 1.0), t=-math.inf)
     law = PricedLaw(gap=np.array([-0.4, 0.0, 0.1, 0.3]), mass=np.array([0.1, 0.7, 0.1, 0.1]), infinite=0.0)
 
     def priced(kept: int) -> Prices:

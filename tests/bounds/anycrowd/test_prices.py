@@ -28,10 +28,10 @@ def price(value, mass, k):
 @pytest.mark.parametrize("seed", range(4))
 def test_prices_of_a_law(seed):
     value, mass = some_law(seed)
-    found = prices.of_law(value - 1.0, mass, 0.0, 0.0)
+    found = prices.prices_of_law(value - 1.0, mass, 0.0, 0.0)
     for k in (0.1, 0.5, 0.99, 1.0, 1.2, 3.0, 5.0):
         assert found.at(np.array([k - 1.0]))[0] == pytest.approx(price(value, mass, k), rel=1e-12, abs=1e-15)
-    raised = prices.of_law(value - 1.0, mass, 1e-3, 1e-6)
+    raised = prices.prices_of_law(value - 1.0, mass, 1e-3, 1e-6)
     assert raised.value == pytest.approx(found.value * 1.001 + 1e-6, rel=1e-12)
 
 
@@ -49,7 +49,7 @@ def test_one_report_is_never_too_cheap(scale):
     spread = 1.0 / scale
     loss = spread * np.array([-9.0, -5.0, -2.0, -0.5, 0.0, 0.3, 1.0, 4.0, 9.0])
     gap = np.expm1(loss)
-    found = prices.of_report(gap, scale, 0.3)
+    found = prices.prices_of_report(gap, scale, 0.3)
     for g, value in zip(gap.tolist(), found.value.tolist(), strict=True):
         exact = exact_report(mpmath.mpf(1) + mpmath.mpf(g), scale, mpmath.mpf(0.3))
         assert exact <= value <= exact * (1 + mpmath.mpf(1e-6)) + 1e-15
@@ -69,14 +69,14 @@ def test_one_report_of_a_sample_is_never_too_cheap(x, moved, others):
     p, q = new + rest, still + rest
     scale = 1.0 / r / abs(moved - x)
     gap = np.expm1(np.array([-0.9, -0.3, -0.05, 0.05, 0.3, 0.9]))
-    there, here = (1.0 / r / 2.0, 1.0 / r if x == 0.0 else 1.0 / r / 2.0)
-    found = prices.of_sampled(gap, scale, 1.0 / n, there=there, here=here)
+    after, before = (1.0 / r / 2.0, 1.0 / r if x == 0.0 else 1.0 / r / 2.0)
+    found = prices.prices_of_sampled_report(gap, scale, 1.0 / n, scale_after=after, scale_before=before)
     k = 1.0 + gap[:, None]
     exact = np.where(gap < 0.0, np.maximum(k * q - p, 0.0).sum(axis=1), np.maximum(p - k * q, 0.0).sum(axis=1))
     assert np.all(exact <= found.value + 1e-9)
     assert np.any(exact > 0.5 * found.value)
-    everybody = prices.of_sampled(gap, scale, 1.0, there=there, here=here)
-    assert everybody.value == pytest.approx(prices.of_report(gap, scale, 1.0).value, rel=1e-9)
+    everybody = prices.prices_of_sampled_report(gap, scale, 1.0, scale_after=after, scale_before=before)
+    assert everybody.value == pytest.approx(prices.prices_of_report(gap, scale, 1.0).value, rel=1e-9)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -87,7 +87,7 @@ def test_the_hull_is_a_law_between_the_truth_and_the_bounds(seed):
     gap = np.union1d(np.linspace(-0.95, 4.0, 60), [0.0])
     exact = np.array([price(value, mass, 1.0 + g) for g in gap])
     bound = prices.Prices(gap=gap, value=exact * (1.0 + 0.3 * rng.random(len(gap))) + 1e-9)
-    law = prices.law_of(bound)
+    law = prices.law_from_prices(bound)
     assert law.mass.sum() == pytest.approx(1.0, abs=1e-12)
     assert law.mass @ (1.0 + law.gap) + law.infinite == pytest.approx(1.0, abs=1e-8)
     made = law.prices()
@@ -104,8 +104,8 @@ def test_the_hull_is_a_law_between_the_truth_and_the_bounds(seed):
 
 
 def test_the_smaller_of_two_bounds():
-    one, other = (prices.of_report(np.linspace(-0.9, 3.0, 80 + i), 1.0 + 0.2 * i, 1.0) for i in (0, 1))
-    both = prices.smaller(one, other)
+    one, other = (prices.prices_of_report(np.linspace(-0.9, 3.0, 80 + i), 1.0 + 0.2 * i, 1.0) for i in (0, 1))
+    both = prices.smaller_prices(one, other)
     assert np.all(both.value <= one.at(both.gap))
     assert np.all(both.value <= other.at(both.gap))
 
@@ -117,15 +117,15 @@ def test_moments_of_one_report(order, way, scale):
     """The closed form exp(L (L - 1) / 2 s^2), in both directions, from its prices alone."""
     reach = 20.0 / scale
     gap = np.expm1(np.linspace(-reach, reach, 2001))
-    bound = prices.of_report(gap, scale, 0.4)
+    bound = prices.prices_of_report(gap, scale, 0.4)
     exact = Lognormal(scale=scale, rate=0.4).log_moments(np.array([order]))[0]
-    found = prices._log_moment(bound, order, way, scale, 0.4)
+    found = prices._log_moment_from_prices(bound, order, way, scale, 0.4)
     assert exact <= found <= 1.01 * exact
 
 
 def test_moments_of_a_law_that_is_cut():
     """Beyond the last price the report in the clear serves: no moment is infinite, and none is above its own."""
-    law = prices.law_of(prices.of_report(np.expm1(np.linspace(-3.0, 3.0, 601)), 2.0, 1.0))
+    law = prices.law_from_prices(prices.prices_of_report(np.expm1(np.linspace(-3.0, 3.0, 601)), 2.0, 1.0))
     for way in ("forward", "reverse"):
         found = law.log_moments(np.array([2.0, 10.0, 500.0]), way, 2.0, 1.0)
         assert np.all(np.isfinite(found))

@@ -169,8 +169,8 @@ class _Piece:
 
 
 def _pieces(score: Score, thin: Thinning, v: float, low: float, high: float) -> list[_Piece]:
-    t, z = thin.at, min(max(score.root(v), low), high)
-    inside, outside = 1.0 / (1.0 - thin.stray), 1.0 / thin.kept
+    t, z = thin.t, min(max(score.root(v), low), high)
+    inside, outside = 1.0 / (1.0 - thin.tau), 1.0 / thin.q
     every = (
         _Piece(low=low, high=min(z, -t), place=score.r, weight=outside),
         _Piece(low=max(low, -t), high=z, place=0.0, weight=inside),
@@ -255,7 +255,7 @@ def _terms(nodes: _Nodes, thin: Thinning, rate: float, half: int, share: float) 
         rows.append(atoms_on_grid(*term(score, thin, v, rate, share, edges), half, base))
         # Where X changes its sign two terms cancel; 1 / ê makes what is left of rounding larger there.
         z = abs(score.root(v))
-        lift = math.exp(r * z if thin.kept == 1.0 else max(0.0, r * (z - thin.at)))
+        lift = math.exp(r * z if thin.q == 1.0 else max(0.0, r * (z - thin.t)))
         wrong = (abs(v) + 1.0 + 2.0 * score.t) * lift  # error 4
         stretch.append((8.0 * 4096.0 + 12.0 * 64.0 * (2.0 + exponent) * wrong / size) * UNIT)
         rest = 2.0**-46 * abs(v - score.mean) if mass[-2] < 2.0**-20 * rate else 0.0
@@ -330,7 +330,7 @@ _FURTHEST = 60.0
 def _at(step: Exchange, epsilon: float) -> float:
     """delta of one round at epsilon."""
     thin, rate = _thinning(step), step.ratio.rate
-    cases, error = step.cases(thin.kept, _BUDGET)
+    cases, error = step.cases(thin.q, _BUDGET)
     score = Score(r=1.0 / step.ratio.scale, t=math.exp(epsilon))
     return delta(score, thin, cases, rate=rate, error=error, half=_CELLS, budget=_BUDGET)
 

@@ -28,9 +28,9 @@ Proofs are in `docs/explanation/guarantee.md`.
 
 Where users are many this is sharpened: `anycrowd.groups`.
 
-S is also below the one report in the clear (with its coin), `anycrowd.prices.of_report`, and for a fixed size below
-that report with another user's in its place, `anycrowd.prices.of_sampled`: what is composed is the law of the smaller
-prices of all of them, and of several thinnings where that pays.
+S is also below one report in the clear (with its coin), `anycrowd.prices.prices_of_report`, and for a fixed size below
+that report with another user's in its place, `anycrowd.prices.prices_of_sampled_report`. What is composed is the law of
+the smaller prices of all of them, and of several thinnings where that pays.
 
 *Computing it.* For a given crowd f is affine in v (before X takes the place of its users' terms), so v may be spread,
 mean kept, on a dozen nodes; the sums for all nodes are made together (`batch_grid`), once for each block of K. A
@@ -69,8 +69,15 @@ from scipy import special
 from shoal.bounds import quadrature
 from shoal.bounds.anycrowd import groups
 from shoal.bounds.anycrowd.mixture import Mixture
-from shoal.bounds.anycrowd.prices import PricedLaw, Prices, law_of, of_report, of_sampled, smaller
-from shoal.bounds.anycrowd.thinning import Thinning, excess, root
+from shoal.bounds.anycrowd.prices import (
+    PricedLaw,
+    Prices,
+    law_from_prices,
+    prices_of_report,
+    prices_of_sampled_report,
+    smaller_prices,
+)
+from shoal.bounds.anycrowd.thinning import Thinning, excess_ratio, root
 from shoal.bounds.batch_grid import NO_TERMS, Batch, Law, atoms_on_grid, batch, batch_sum, positions, sums
 from shoal.bounds.grid import base_for
 from shoal.bounds.mean_law import Pair
@@ -175,7 +182,7 @@ class _Plain(_Piece):
     """`X = (1 - tau)(w - v)`."""
 
     def value(self, y: FloatArray, r: float, v: float) -> FloatArray:
-        return excess(y, r, v) / self.weight
+        return excess_ratio(y, r, v) / self.weight
 
     def reports(self, x: FloatArray, r: float, v: float) -> FloatArray:
         found: FloatArray = (np.log(v + x * self.weight) + 0.5 * r**2) / r
@@ -187,7 +194,7 @@ class _Far(_Piece):
     """`X = q e^(r y + r^2/2) (w - v)`: a user opposite to x'."""
 
     def value(self, y: FloatArray, r: float, v: float) -> FloatArray:
-        found: FloatArray = np.exp(r * y + 0.5 * r**2) * excess(y, r, v) / self.weight
+        found: FloatArray = np.exp(r * y + 0.5 * r**2) * excess_ratio(y, r, v) / self.weight
         return found
 
     def reports(self, x: FloatArray, r: float, v: float) -> FloatArray:
@@ -210,8 +217,8 @@ class _Near(_Piece):
 
 
 def _pieces(r: float, thin: Thinning, v: float, low: float, high: float) -> Iterator[_Plain | _Far | _Near]:
-    t, z = thin.at, min(max(root(r, v), low), high)
-    inside, outside = 1.0 / (1.0 - thin.stray), 1.0 / thin.kept
+    t, z = thin.t, min(max(root(r, v), low), high)
+    inside, outside = 1.0 / (1.0 - thin.tau), 1.0 / thin.q
     yield _Near(low=low, high=min(z, -t), place=r, weight=outside)
     yield _Plain(low=max(low, -t), high=z, place=0.0, weight=inside)
     yield _Plain(low=z, high=min(high, t), place=0.0, weight=inside)
@@ -514,7 +521,7 @@ def _law(crowd: Exchange, half: int, budget: float) -> PricedLaw:
     every = [_best(one, half, budget) for one in (crowd, *_neighbours(crowd))]
     if groups.plan(crowd.ratio, crowd.users, crowd.sample) is not None:
         every += [price for one in _louder(crowd) for price in _plain(one, _beside(one), half, budget)]
-    return law_of(functools.reduce(smaller, every))
+    return law_from_prices(functools.reduce(smaller_prices, every))
 
 
 def _neighbours(crowd: Exchange) -> list[Exchange]:
@@ -568,14 +575,18 @@ def _best(crowd: Exchange, half: int, budget: float) -> Prices:
     """The smaller prices of one report in the clear, and of the theorem with groups or at some thinnings."""
     scale = crowd.ratio.scale
     # The cap first: whatever else fails to help, no answer is above the report and its coin in the clear.
-    best = of_report(_local_grid(1.0 / scale, budget), scale, crowd.ratio.rate * crowd.weight)
+    best = prices_of_report(_local_grid(1.0 / scale, budget), scale, crowd.ratio.rate * crowd.weight)
     if crowd.sample is not None:
-        best = smaller(best, of_sampled(best.gap, scale, crowd.weight, there=0.5 * scale, here=scale))
+        best = smaller_prices(
+            best, prices_of_sampled_report(best.gap, scale, crowd.weight, scale_after=0.5 * scale, scale_before=scale)
+        )
     plan = groups.plan(crowd.ratio, crowd.users, crowd.sample)
     if plan is not None:
-        best = smaller(best, _with_local(crowd, _refined(crowd, plan, half, budget)))
+        best = smaller_prices(best, _with_local(crowd, _refined(crowd, plan, half, budget)))
     alone = plan is None or budget <= _FOR_MOMENTS
-    return functools.reduce(smaller, _plain(crowd, _thinnings(crowd) if alone else _beside(crowd), half, budget), best)
+    return functools.reduce(
+        smaller_prices, _plain(crowd, _thinnings(crowd) if alone else _beside(crowd), half, budget), best
+    )
 
 
 def _plain(crowd: Exchange, thinnings: Sequence[Thinning], half: int, budget: float) -> Iterator[Prices]:
@@ -583,7 +594,7 @@ def _plain(crowd: Exchange, thinnings: Sequence[Thinning], half: int, budget: fl
     # A mixture of sizes has ten times as many cases, each a sum of few terms, which needs fewer cells.
     cells = half // 8 if crowd.is_by_size and crowd.sample is None else half // 4
     for thin in thinnings:
-        cases, error = crowd.cases(thin.kept, budget, finer=_fine(half))
+        cases, error = crowd.cases(thin.q, budget, finer=_fine(half))
         yield _with_local(crowd, _prices(crowd, thin, [cases], error, cells, budget, _fine(half))[0])
 
 
@@ -608,7 +619,7 @@ def _thinnings(crowd: Exchange) -> list[Thinning]:
         # c = exp(-r t - r^2/2) is nearly the part that is kept.
         places = (*places, scale * math.log((crowd.users - 1) / _TWO) - 0.5 / scale)
     found = [Thinning.of(1.0 / scale, at) for at in places]
-    return [thin for thin in found if (crowd.users - 1) * thin.kept >= (0.1 if few else _FEW)]
+    return [thin for thin in found if (crowd.users - 1) * thin.q >= (0.1 if few else _FEW)]
 
 
 def _beside(crowd: Exchange) -> list[Thinning]:
@@ -626,18 +637,18 @@ def _beside(crowd: Exchange) -> list[Thinning]:
 def _with_local(crowd: Exchange, prices: Prices, weight: float | None = None) -> Prices:
     """Prices, or those of one report in the clear where they are smaller."""
     present = crowd.ratio.rate * (crowd.weight if weight is None else weight)
-    return smaller(prices, of_report(prices.gap, crowd.ratio.scale, present))
+    return smaller_prices(prices, prices_of_report(prices.gap, crowd.ratio.scale, present))
 
 
 def _refined(crowd: Exchange, plan: groups.Division, half: int, budget: float) -> Prices:
     """Prices of f with groups of users, user 1 among those aside."""
-    thin = Thinning.of(1.0 / crowd.ratio.scale, plan.at)
+    thin = Thinning.of(1.0 / crowd.ratio.scale, plan.t)
     split = _independent if crowd.sample is None else _drawn
     cases, small, lost, error = split(crowd, plan, thin, budget, _fine(half))
     # S' of user 1 and those aside is bounded by the plain theorem, and by its own report in the clear.
     found = _prices(crowd, thin, [[case] for case in small.values()], 0.0, half // 4, budget, _fine(half))
     laws = {
-        key: law_of(_with_local(crowd, prices, case.present if plan.drawn else 1.0))
+        key: law_from_prices(_with_local(crowd, prices, case.present if plan.drawn else 1.0))
         for (key, case), prices in zip(small.items(), found, strict=True)
     }
     return groups.prices(crowd.ratio, thin, plan, laws, cases, lost, error, half * 3 // 16, budget)
@@ -652,7 +663,7 @@ def _independent(crowd: Exchange, plan: groups.Division, thin: Thinning, budget:
     if crowd.is_by_size:  # cases then count senders, not users; groups are never formed among so few
         raise ArithmeticError(f"groups among {crowd.users} users by size: please report this as a bug")
     # Groups jump with K by whole groups, so its blocks are finer here; sums of groups are few and cheap.
-    every, error = crowd.cases(thin.kept, budget, finer=3 * fine)
+    every, error = crowd.cases(thin.q, budget, finer=3 * fine)
     sizes = plan.asides([case.terms for case in every])
     cases, lost = [], 2.0 * budget
     for case in every:
@@ -716,7 +727,7 @@ def _prices(
     ratio = replace(crowd.ratio, rate=1.0) if crowd.is_by_size else crowd.ratio
     few = crowd.users <= _SMALL or (crowd.is_by_size and crowd.users * crowd.ratio.rate * crowd.weight < groups.FEW)
     more = min(_AMONG_FEWEST, max(1.0, _FEWEST / crowd.users))
-    usual = _AMONG_FEW if few else _AMONG_TWO if crowd.users * thin.kept < 2.0 * _TWO else _PLACES
+    usual = _AMONG_FEW if few else _AMONG_TWO if crowd.users * thin.q < 2.0 * _TWO else _PLACES
     nodes = _nodes(1.0 / ratio.scale, present, budget, fine * more, usual)
     one = _terms(ratio, thin, nodes, half, budget)
     totals = sums(one, [case.terms for case in every], budget)

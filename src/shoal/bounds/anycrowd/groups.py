@@ -67,7 +67,7 @@ from scipy import special
 from shoal.bounds import quadrature
 from shoal.bounds.anycrowd.mixture import Mixture
 from shoal.bounds.anycrowd.prices import PricedLaw, Prices
-from shoal.bounds.anycrowd.thinning import Thinning, excess, root
+from shoal.bounds.anycrowd.thinning import Thinning, excess_ratio, root
 from shoal.bounds.batch_grid import NO_TERMS, Batch, atoms_on_grid, batch, batch_sum, sums, sums_by_count
 from shoal.bounds.grid import base_for, in_order
 from shoal.bounds.numeric import UNIT, FloatArray
@@ -120,14 +120,14 @@ _GAUSS, _WEIGHTS = np.polynomial.legendre.leggauss(6)
 
 @dataclass(frozen=True, kw_only=True)
 class Division:
-    """Groups of `size` users; places are cut at `cuts`, from -1 to 1; t of the thinning is `at`.
+    """Groups of `size` users; places are cut at `cuts`, from -1 to 1; `t` is that of the thinning.
 
     Groups of a fixed size are made of the users that are drawn, and `lone` of them are in no group.
     """
 
     size: int
     cuts: tuple[float, ...]
-    at: float
+    t: float
     drawn: bool = False
 
     @property
@@ -190,9 +190,9 @@ def plan(ratio: Lognormal, users: int, sample: int | None = None) -> Division | 
         size, cuts = 0.5, _CUTS[int(senders >= 400)]
     if sample is not None:
         # To keep everybody leaves less to mix, and groups cost the users that are in none.
-        return Division(size=max(2, round(min(size, 0.4) * math.sqrt(sample))), cuts=cuts, at=-math.inf, drawn=True)
-    kept = users * Thinning.of(1.0 / ratio.scale, at).kept
-    return Division(size=max(2, round(size * math.sqrt(kept / ratio.rate))), cuts=cuts, at=at)
+        return Division(size=max(2, round(min(size, 0.4) * math.sqrt(sample))), cuts=cuts, t=-math.inf, drawn=True)
+    kept = users * Thinning.of(1.0 / ratio.scale, at).q
+    return Division(size=max(2, round(size * math.sqrt(kept / ratio.rate))), cuts=cuts, t=at)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -247,10 +247,10 @@ class _End:
     node: FloatArray
 
     def kinks(self, v: float) -> list[float]:
-        return [-self.place * self.thin.at]
+        return [-self.place * self.thin.t]
 
     def scale(self, y: FloatArray) -> FloatArray:
-        found: FloatArray = (1.0 - self.thin.stray) * np.exp(np.maximum(0.0, -self.r * (self.thin.at + self.place * y)))
+        found: FloatArray = (1.0 - self.thin.tau) * np.exp(np.maximum(0.0, -self.r * (self.thin.t + self.place * y)))
         return found
 
     def density(self, y: FloatArray) -> FloatArray:
@@ -269,11 +269,11 @@ class _Middle:
     @classmethod
     def of(cls, r: float, place: float, thin: Thinning, share: float, fine: float) -> _Middle:
         # error 2: beyond it 1 / ê has less than `share` of first moment
-        last = max(-r * (thin.at + quadrature.quantile(share) - r), 0.1 * r)
+        last = max(-r * (thin.t + quadrature.quantile(share) - r), 0.1 * r)
         steps = _finer(_STEP * r * math.sqrt(1.0 - place**2) * np.array([1.0] * 6 + [1.5, 2.0] + [3.0] * 64), fine)
         log = np.append(0.0, np.cumsum(steps))
         log = np.append(log[log < last], last)
-        return cls(r=r, place=place, thin=thin, node=(1.0 - thin.stray) * np.exp(log))
+        return cls(r=r, place=place, thin=thin, node=(1.0 - thin.tau) * np.exp(log))
 
     def kinks(self, v: float) -> list[float]:
         return []
@@ -286,8 +286,8 @@ class _Middle:
         side = math.sqrt(1.0 - a**2)
         log = np.log(self.node / self.node[0])
         # the second coordinate at which 1 / ê is this node, and ê at y times it
-        at = ((-log - r * thin.at) / r - a * y[..., None]) / side
-        lift = np.exp(r * (a * y + thin.at) + 0.5 * (r * side) ** 2)[..., None] / self.node[0]
+        at = ((-log - r * thin.t) / r - a * y[..., None]) / side
+        lift = np.exp(r * (a * y + thin.t) + 0.5 * (r * side) ** 2)[..., None] / self.node[0]
         # Masses between nodes under p, and under p ê, which shifts the second coordinate by r times `side`.
         first, total = _between(at), lift * _between(at - r * side)
         step = np.diff(self.node)
@@ -314,7 +314,7 @@ _Place = _Everybody | _End | _Middle
 
 
 def _user(r: float, place: float, thin: Thinning, share: float, fine: float) -> _Place:
-    if thin.kept == 1.0:
+    if thin.q == 1.0:
         return _Everybody.of(r, place, share, fine)
     if abs(place) == 1.0:
         return _End(r=r, place=place, thin=thin, node=np.ones(1))
@@ -358,8 +358,8 @@ def _half_term(user: _Place, v: float, edges: FloatArray) -> tuple[FloatArray, F
     inside = np.array([k for k in user.kinks(v) if edges[0] < k < edges[-1]])
     edges = np.union1d(edges, inside)
     y, weight = _gauss(edges)
-    x = excess(y, user.r, v) * user.scale(y)
-    at = excess(edges, user.r, v) * user.scale(edges)
+    x = excess_ratio(y, user.r, v) * user.scale(y)
+    at = excess_ratio(edges, user.r, v) * user.scale(edges)
     # Each report of a cell is shared by its ends so that its X is kept in mean.
     right = np.clip((x - at[:-1, None]) / (at[1:] - at[:-1])[:, None], 0.0, 1.0)
     mass = weight[..., None] * user.density(y)

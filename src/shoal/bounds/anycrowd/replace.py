@@ -25,7 +25,14 @@ import numpy as np
 
 from shoal.bounds.anycrowd import direct
 from shoal.bounds.anycrowd.exchange import BARE, Exchange
-from shoal.bounds.anycrowd.prices import PricedLaw, Prices, law_of, of_report, of_sampled, smaller
+from shoal.bounds.anycrowd.prices import (
+    PricedLaw,
+    Prices,
+    law_from_prices,
+    prices_of_report,
+    prices_of_sampled_report,
+    smaller_prices,
+)
 from shoal.bounds.composition import Composition, Curve
 from shoal.bounds.mean_law import Pair
 from shoal.bounds.numeric import EPSILON_MAX, Direction, FloatArray, Side
@@ -144,14 +151,16 @@ def _replace_law(moved: Replace, half: int, budget: float) -> PricedLaw:
     value = np.concatenate([(np.exp(-loss) * deltas)[mirrored][:0:-1], deltas])
     scale = moved.ratio.scale
     # The cap: one report in the clear that moves by 2.
-    best = smaller(Prices(gap=gap, value=value), of_report(gap, scale, moved.ratio.rate * moved.weight))
+    best = smaller_prices(Prices(gap=gap, value=value), prices_of_report(gap, scale, moved.ratio.rate * moved.weight))
     if moved.step.sample is not None:
-        best = smaller(best, of_sampled(gap, scale, moved.weight, there=scale, here=scale))
+        best = smaller_prices(
+            best, prices_of_sampled_report(gap, scale, moved.weight, scale_after=scale, scale_before=scale)
+        )
     if moved.users <= _FEW:
-        best = smaller(best, _seen_from_user(moved, half, budget))
+        best = smaller_prices(best, _seen_from_user(moved, half, budget))
     if direct.pays(moved.step):
-        best = smaller(best, direct.prices(moved.step, loss, deltas))
-    return law_of(best)
+        best = smaller_prices(best, direct.prices(moved.step, loss, deltas))
+    return law_from_prices(best)
 
 
 def _seen_from_user(moved: Replace, half: int, budget: float) -> Prices:
