@@ -126,7 +126,7 @@ def run(empty, folder, *words):
 def test_the_core_works_alone(empty, tmp_path):
     code = """
 import importlib.metadata, importlib.util, json, pathlib, shoal
-from shoal.literature import reproduce
+from shoal import reproduction
 home = pathlib.Path(shoal.__file__).parent
 names = ("dp_accounting", "torch", "opacus", "matplotlib", "flwr", "attr", "mpmath")
 print(json.dumps({
@@ -134,7 +134,7 @@ print(json.dumps({
     "extras": importlib.metadata.metadata("shoal-dp").get_all("Provides-Extra"),
     "epsilon": shoal.Shuffle(users=1_000, sigma=2.0, crowd="identical").epsilon(delta=1e-6, rounds=3).upper,
     "present": [n for n in names if importlib.util.find_spec(n)],
-    "run": reproduce.read_run(reproduce.PACKAGED_RUN).rounds[-1],
+    "run": reproduction.read_run(reproduction.PACKAGED_RUN).rounds[-1],
     "files": [(home / n).is_file() for n in ("py.typed", "training/digits.npz", "reproduction/frontier.json",
                                              "web/page/main.js")],
     "home": str(home),

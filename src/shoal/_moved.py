@@ -23,6 +23,8 @@ MOVED = {
     "shoal.learning": "shoal.training",
     "shoal.learning.model": "shoal.training.networks",
     "shoal.learning.training": "shoal.training.run",
+    # `from shoal.paper import reproduce` looks for the submodule below the new name of its package.
+    "shoal.literature.reproduce": "shoal.reproduction",
     "shoal.paper": "shoal.literature",
     "shoal.paper.reproduce": "shoal.reproduction",
     "shoal.sampling": "shoal.mechanisms",

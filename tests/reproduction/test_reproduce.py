@@ -38,9 +38,9 @@ def table(folder, name):
 
 def test_every_file_is_written_and_nothing_else(made):
     folder, _ = made
-    expected = {"report.html", *(f"{name}.{end}" for name in reproduction.NAMES for end in ("png", "svg", "csv"))}
+    expected = {"report.html", *(f"{name}.{end}" for name in reproduction.PART_NAMES for end in ("png", "svg", "csv"))}
     assert {p.name for p in folder.iterdir()} == expected
-    for name in reproduction.NAMES:
+    for name in reproduction.PART_NAMES:
         assert (folder / f"{name}.png").read_bytes().startswith(b"\x89PNG")
         assert ET.parse(folder / f"{name}.svg").getroot().tag.endswith("svg")
 
@@ -78,7 +78,7 @@ def test_known_values(made):
     assert end["tight_identical_lower"] < 0.05381 < end["tight_identical_upper"]
 
 
-@pytest.mark.parametrize("name", [name for name in reproduction.NAMES if name != "frontier"])
+@pytest.mark.parametrize("name", [name for name in reproduction.PART_NAMES if name != "frontier"])
 def test_laws_of_the_columns(made, name):
     """Brackets are brackets, Rényi DP is above the truth, more rounds cost more, and the crowd matters."""
     rows = table(made[0], name)
@@ -122,8 +122,8 @@ def test_the_report_needs_no_other_file(made):
     assert page.fetched == []
     assert page.images == 4
     assert not re.search(r"url\(|@import", text.split("</style>")[0])
-    assert page.downloads == {f"{name}.csv": (folder / f"{name}.csv").read_text() for name in reproduction.NAMES}
-    for name in reproduction.NAMES:
+    assert page.downloads == {f"{name}.csv": (folder / f"{name}.csv").read_text() for name in reproduction.PART_NAMES}
+    for name in reproduction.PART_NAMES:
         assert f"shoal reproduce {name} --out paper" in text
     assert "unexpected" not in text
 
@@ -148,8 +148,8 @@ def test_the_reasons_are_given(made):
 
 def test_bounds_in_sentences_are_rounded_outwards():
     bracket = Interval(lower=0.1006449, upper=0.1006441 + 1e-6)
-    assert float(parts.most(bracket)) >= bracket.upper
-    assert float(parts.least(bracket)) <= bracket.lower
+    assert float(parts.upper_text(bracket)) >= bracket.upper
+    assert float(parts.lower_text(bracket)) <= bracket.lower
 
 
 def test_a_number_that_is_not_the_printed_one_is_reported(tmp_path, monkeypatch):
@@ -194,7 +194,7 @@ def test_bad_questions_get_one_sentence(tmp_path, monkeypatch):
     cases = {
         ("table1", "--train"): "train is for figure1b only, got table1",
         ("figure1a", "--run", tmp_path): "run is for figure1b only, got figure1a",
-        ("figure1b", "--run", tmp_path): "run must be a folder of shoal train, with config.json",
+        ("figure1b", "--run", tmp_path): "run must be a folder of shoal train that holds config.json",
         ("figure1b", "--run", tmp_path, "--train"): "train and run cannot be given together",
     }
     for words, message in cases.items():
@@ -202,9 +202,10 @@ def test_bad_questions_get_one_sentence(tmp_path, monkeypatch):
         assert result.exit_code == 2
         assert message in result.output
     local = write_run(tmp_path / "local", shoal.LocalGaussian(sigma=1.0), [{"round": 1, "accuracy": 0.5}])
-    assert "run must be of check-in for Figure 1b, got local" in run("reproduce", "figure1b", "--run", local).output
+    result = run("reproduce", "figure1b", "--run", local)
+    assert "run must be a training with check-in for Figure 1b, got local" in result.output
     empty = write_run(tmp_path / "empty", shoal.ShuffledCheckIn(users=9, rate=0.5, sigma=1.0), [])
-    assert "that can be read" in run("reproduce", "figure1b", "--run", empty).output
+    assert "run must be a readable folder of shoal train" in run("reproduce", "figure1b", "--run", empty).output
     monkeypatch.setitem(sys.modules, "torch", None)
     result = run("reproduce", "figure1b", "--train", "--out", tmp_path / "out")
     assert result.exit_code == 2
@@ -271,7 +272,7 @@ def test_the_best_order_proves_the_epsilon_that_is_shown(tmp_path):
 
 def test_all_checks_are_counted_in_one_way():
     def check(agrees, expected=True):
-        return reproduction.Check(statement="s", printed="p", found="f", agrees=agrees, expected=expected)
+        return reproduction.Check(statement="s", printed="p", recomputed="f", agrees=agrees, expected=expected)
 
     assert reproduction.verdict([check(True), check(False, False)]) == (
         "2 checks against the paper: 1 agree, 1 differ, all as expected"

@@ -109,7 +109,7 @@ def _section(part: Part, svg: bytes, command: str) -> str:
         for row in part.rows
     )
     checks = "".join(
-        f"<tr><td>{words(c.statement)}</td><td>{words(c.printed)}</td><td>{words(c.found)}</td>"
+        f"<tr><td>{words(c.statement)}</td><td>{words(c.printed)}</td><td>{words(c.recomputed)}</td>"
         f'<td class="{"good" if c.agrees else "bad"}">{"agrees" if c.agrees else "differs"}'
         f"{'' if c.agrees == c.expected else ' (unexpected)'}</td></tr>"
         for c in part.checks

@@ -1,13 +1,13 @@
-"""Table 1, Figure 1a and Figure 1b of Liew and Takahashi (2022), recomputed, checked and put beside the exact results.
+"""Table 1, Figure 1a and Figure 1b of Liew and Takahashi (2022), recomputed and checked.
 
-A `Part` holds one of them: its numbers by column, its picture, what was compared with the print, and
-where and why the paper's numbers differ from the exact ones. Nothing is drawn or written here. Each
-part has a file, which reads from the top: compute, then columns, picture, checks and differences.
+A `Part` holds one table or figure: its numbers by column, its picture, the comparison with the printed numbers, and
+where and why the paper's numbers differ from the exact ones. This package draws and writes nothing. Each part has a
+file: a class with all numbers and what is shown of them, and a function that computes them.
 
-The paper's methods are those of `shoal.literature`; beside them stand exact Rényi DP (all orders, both
-directions), the certified bracket for the paper's identical crowd, and that for any crowd.
-Figure 1b needs a training run: the accuracy after each evaluated round. The full run of the paper's
-parameters that comes with the package was made with `shoal train --preset paper --seed 1`.
+The paper's methods come from `shoal.literature`. Beside them stand exact Rényi DP (all orders, both
+directions), and certified intervals for the paper's identical crowd and for any crowd.
+Figure 1b needs a training run: the accuracy after each evaluated round. The packaged run with the paper's parameters
+was made with `shoal train --preset paper --seed 1`.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from shoal.audit import Progress
 from shoal.reproduction.figure1a import reproduce_figure1a
 from shoal.reproduction.figure1b import GENERIC_ORDERS, reproduce_figure1b
 from shoal.reproduction.frontier import FRONTIER, reproduce_frontier
-from shoal.reproduction.parts import DELTA, Check, Column, Part, Picture, Rounding, verdict
+from shoal.reproduction.parts import PAPER_DELTA, Check, Column, Part, Picture, Rounding, verdict
 from shoal.reproduction.runs import PACKAGED_RUN, TrainingRun, read_run
 from shoal.reproduction.table1 import reproduce_table1
 
 __all__ = [
-    "DELTA",
     "FRONTIER",
     "GENERIC_ORDERS",
-    "NAMES",
     "PACKAGED_RUN",
+    "PAPER_DELTA",
+    "PART_NAMES",
     "Check",
     "Column",
     "Part",
@@ -46,13 +46,25 @@ __all__ = [
     "verdict",
 ]
 
-NAMES = ("table1", "figure1a", "figure1b", "frontier")
+PART_NAMES = ("table1", "figure1a", "figure1b", "frontier")
 
 
 def reproduce(
-    names: Sequence[str] = NAMES, *, progress: Progress | None = None, run: Path | None = None
+    names: Sequence[str] = PART_NAMES, *, progress: Progress | None = None, run: Path | None = None
 ) -> Iterator[Part]:
-    """The parts asked for, one after the other."""
+    """Yield the recomputed parts, one at a time.
+
+    Args:
+      names: Which parts, from `PART_NAMES`.
+      progress: Called with the name of each step and the share done.
+      run: The run folder of `shoal train` for Figure 1b; the packaged run if None.
+
+    Yields:
+      The parts, in the order of the names.
+
+    Raises:
+      ValueError: If a name is unknown, or the run folder cannot be read.
+    """
     makers: dict[str, Callable[[], Part]] = {
         "table1": lambda: reproduce_table1(progress),
         "figure1a": lambda: reproduce_figure1a(progress),
@@ -60,4 +72,4 @@ def reproduce(
         "frontier": lambda: reproduce_frontier(progress),
     }
     for name in names:
-        yield makers[_validate.choice("name", name, NAMES)]()
+        yield makers[_validate.choice("name", name, PART_NAMES)]()

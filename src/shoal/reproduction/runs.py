@@ -1,4 +1,4 @@
-"""The training run of Figure 1b: read from a folder of `shoal train`, or the one that comes with the package."""
+"""The training run of Figure 1b: the packaged one, or any run folder of `shoal train`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from shoal import _validate, run_folder
-from shoal.errors import InvalidInput
+from shoal.errors import DataError, InvalidInput
 from shoal.mechanisms import ShuffledCheckIn, from_dict
 
 PACKAGED_RUN = Path(__file__).parent / "mnist_run"
-"""Configuration and metrics of the full run of Figure 1b."""
+"""The packaged run: its configuration and metrics."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRun:
-    """Accuracy on the test images after some rounds of a mechanism."""
+    """The accuracy on the test images after each evaluated round."""
 
     mechanism: ShuffledCheckIn
     delta: float
@@ -25,10 +25,10 @@ class TrainingRun:
 
 
 def read_run(folder: Path) -> TrainingRun:
-    """The training run of a folder that `shoal train` wrote: config.json and metrics.jsonl."""
+    """Read config.json and metrics.jsonl from a folder that `shoal train` wrote."""
     for name in (run_folder.CONFIG, run_folder.METRICS):
         if not (folder / name).is_file():
-            raise InvalidInput(f"run must be a folder of shoal train, with {name}, got {str(folder)!r}")
+            raise DataError(f"run must be a folder of shoal train that holds {name}, got {str(folder)!r}")
     try:
         config, rows = run_folder.config(folder), run_folder.metrics(folder)
         m = from_dict(config["mechanism"])
@@ -37,9 +37,7 @@ def read_run(folder: Path) -> TrainingRun:
         accuracy = tuple(float(row["accuracy"]) for row in rows)
         about = f"clipping norm {config['clip']:g}, data {config['data']}, {rounds[-1]:,} rounds"
     except (KeyError, TypeError, IndexError, ValueError) as error:
-        raise InvalidInput(
-            f"run must be a folder of shoal train that can be read, got {str(folder)!r}: {error}"
-        ) from None
+        raise DataError(f"run must be a readable folder of shoal train, got {str(folder)!r}: {error}") from None
     if not isinstance(m, ShuffledCheckIn):
-        raise InvalidInput(f"run must be of check-in for Figure 1b, got {m.label}")
+        raise InvalidInput(f"run must be a training with check-in for Figure 1b, got {m.label}")
     return TrainingRun(mechanism=m, delta=delta, rounds=rounds, accuracy=accuracy, about=about)

@@ -58,10 +58,10 @@ def reproduce(
     """
     from shoal.cli import report, show
     from shoal.plots import check
-    from shoal.reproduction import NAMES
+    from shoal.reproduction import PART_NAMES
     from shoal.reproduction import reproduce as recompute
 
-    names = NAMES if what is What.all else (what.value,)
+    names = PART_NAMES if what is What.all else (what.value,)
     if (train or run is not None) and "figure1b" not in names:
         raise InvalidInput(f"{'train' if train else 'run'} is for figure1b only, got {what.value}")
     if train and run is not None:
@@ -91,7 +91,7 @@ def reproduce(
     # Where the paper is wrong a check is expected to differ; only what comes out otherwise is a failure.
     surprises = [c for part in parts for c in part.surprises]
     for c in surprises:
-        print(f"shoal: not as expected: {c.statement}: printed {c.printed}, recomputed {c.found}", file=sys.stderr)
+        print(f"shoal: not as expected: {c.statement}: printed {c.printed}, recomputed {c.recomputed}", file=sys.stderr)
     if surprises:
         raise typer.Exit(code=1)
 
