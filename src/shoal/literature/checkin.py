@@ -259,7 +259,7 @@ def checkin_baseline(
       Epsilon of all rounds together.
 
     Raises:
-      ValueError: If fewer than one report is expected, or an argument is out of its range.
+      InvalidInput: If fewer than one report is expected, or an argument is out of its range.
     """
     n, g = _validate.users("users", users), _validate.rate(rate)
     target, count = _validate.delta(delta), _validate.rounds(rounds)
@@ -347,7 +347,7 @@ def generic_bound(
       The bound on the Rényi divergence.
 
     Raises:
-      ValueError: If the profile does not give one delta of at least 0 for each epsilon, or an argument is out of its
+      InvalidInput: If the profile does not give one delta of at least 0 for each epsilon, or an argument is out of its
         range.
     """
     n, g, _, top = _checked_setting(users, rate, sigma, order)

@@ -71,7 +71,7 @@ def local_scale(sigma: float, sensitivity: float) -> float:
       `sigma / sensitivity`.
 
     Raises:
-      ValueError: If an argument is out of its range.
+      InvalidInput: If an argument is out of its range.
     """
     return _validate.sigma(_validate.sigma(sigma) / _sensitivity(sensitivity), name="sigma / sensitivity")
 
@@ -112,7 +112,7 @@ def clones(*, users: int, epsilon0: float, delta: float, delta0: float = 0.0) ->
       Epsilon and the total delta.
 
     Raises:
-      ValueError: If epsilon0 is too large for the theorem, or an argument is out of its range.
+      InvalidInput: If epsilon0 is too large for the theorem, or an argument is out of its range.
 
     >>> g = clones(users=60_000, epsilon0=1.0, delta=1e-6)
     >>> f"{g.epsilon:.6f} {g.delta:.1g}"
@@ -186,7 +186,7 @@ def clones_gaussian(
       The guarantees of one report, of one round and of all rounds.
 
     Raises:
-      ValueError: If no delta0 meets the total delta, or an argument is out of its range.
+      InvalidInput: If no delta0 meets the total delta, or an argument is out of its range.
 
     >>> guarantees = clones_gaussian(users=60_000, sigma=9.476, delta=1 / 60_000, rounds=3)
     >>> f"{guarantees.total.epsilon:.5f} {guarantees.local.delta:.4g}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from shoal import _validate
-from shoal.errors import InvalidType
+from shoal.errors import InvalidInput, InvalidType
 from shoal.interval import Interval
 from shoal.literature.checkin import checkin_baseline, theorem3
 from shoal.literature.clones import clones_gaussian
@@ -84,7 +84,7 @@ def compare(mechanism: Mechanism, *, delta: float, rounds: int = 1) -> list[Comp
         try:
             note = "approximate DP, sensitivity 2"
             rows.append(Comparison(method="clones", crowd="any", epsilon=clones_epsilon(m, delta, count), note=note))
-        except ValueError as error:
+        except InvalidInput as error:
             rows.append(Comparison(method="clones", crowd="any", epsilon=None, note=str(error)))
     crowded = isinstance(m, (Shuffle, SubsampledShuffle, ShuffledCheckIn))
     exact = m.replace(crowd="identical") if crowded else m
@@ -121,7 +121,7 @@ def paper_rdp(m: Mechanism, order: int) -> float:
       The bound on the Rényi divergence.
 
     Raises:
-      TypeError: If the paper does not treat the mechanism.
+      InvalidType: If the paper does not treat the mechanism.
     """
     if isinstance(m, Shuffle):
         return shuffle_rdp(users=m.users, sigma=m.scale, order=order)
@@ -144,7 +144,7 @@ def clones_epsilon(m: Shuffle | ShuffledCheckIn, delta: float, rounds: int) -> f
       Epsilon of all rounds together.
 
     Raises:
-      ValueError: If the conditions of the theorem do not hold.
+      InvalidInput: If the conditions of the theorem do not hold.
     """
     if isinstance(m, Shuffle):
         return clones_gaussian(users=m.users, sigma=m.sigma, delta=delta, rounds=rounds).total.epsilon

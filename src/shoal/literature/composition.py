@@ -94,7 +94,7 @@ def optimal_composition(*, epsilon: float, delta: float, rounds: int, delta_tota
       The smallest (k - 2i) epsilon that meets `delta_total`.
 
     Raises:
-      ValueError: If the rounds' own delta exceeds `delta_total`, or an argument is out of its range.
+      InvalidInput: If the rounds' own delta exceeds `delta_total`, or an argument is out of its range.
 
     >>> round(optimal_composition(epsilon=0.1, delta=1e-8, rounds=100, delta_total=1e-5), 6)
     4.4

@@ -63,7 +63,7 @@ def theorem2(*, users: int, sample: int, sigma: float, order: int, shuffle: Shuf
       The bound on the Rényi divergence.
 
     Raises:
-      ValueError: If the sample is larger than the number of users, or an argument is out of its range.
+      InvalidInput: If the sample is larger than the number of users, or an argument is out of its range.
 
     >>> from shoal import SubsampledShuffle
     >>> exact = SubsampledShuffle(users=1_000, sample=100, sigma=2.0, crowd="identical")

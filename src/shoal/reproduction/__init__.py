@@ -63,7 +63,8 @@ def reproduce(
       The parts, in the order of the names.
 
     Raises:
-      ValueError: If a name is unknown, or the run folder cannot be read.
+      InvalidInput: If a name is unknown.
+      DataError: If the run folder cannot be read.
     """
     makers: dict[str, Callable[[], Part]] = {
         "table1": lambda: reproduce_table1(progress),
