@@ -207,14 +207,14 @@ def test_events_of_dp_sgd_are_the_sampling_mechanisms(sampled, mechanism, relati
 
 
 def test_add_or_remove_where_nobody_is_counted():
-    """Poisson sampling is the same as for zero-out; reports that are counted, and batches of one size, are refused."""
+    """Poisson sampling equals zero-out; counted reports, and batches of a fixed size, are refused."""
     accountant = ShuffleAccountant(NeighboringRelation.ADD_OR_REMOVE_ONE)
     poisson, mechanism = SAMPLED[0]
     accountant.compose(poisson, 3).compose(event(shoal.RandomAllocation(steps=10, sigma=2.0)))
     together = shoal.Accountant().compose(mechanism, rounds=3).compose(shoal.RandomAllocation(steps=10, sigma=2.0))
     assert accountant.get_epsilon(1e-5) == float(together.epsilon(delta=1e-5))
-    assert "check-in does not hide whether a user is there" in reason(event(CHECK_IN), accountant)
-    assert "batches of one size need REPLACE_SPECIAL" in reason(SAMPLED[1][0], accountant)
+    assert "check-in does not hide whether a user exists" in reason(event(CHECK_IN), accountant)
+    assert "batches of a fixed size need REPLACE_SPECIAL" in reason(SAMPLED[1][0], accountant)
     with pytest.raises(ValueError, match=r"neighboring_relation must be REPLACE_SPECIAL .* got zero-out"):
         ShuffleAccountant("zero-out")
 
@@ -269,13 +269,13 @@ def test_a_distribution_is_from_above_and_composes():
 
 def test_unsupported_events_are_refused_with_the_reason_and_change_nothing():
     used = ShuffleAccountant().compose(event(CHECK_IN), 4)
-    assert "LaplaceDpEvent is no mechanism" in reason(dp_accounting.LaplaceDpEvent(1.0), used)
-    assert "UnsupportedDpEvent is no mechanism" in reason(dp_accounting.UnsupportedDpEvent(), used)
-    assert "what is sampled must be a GaussianDpEvent, got ShoalDpEvent" in reason(
+    assert "LaplaceDpEvent is not supported by shoal" in reason(dp_accounting.LaplaceDpEvent(1.0), used)
+    assert "UnsupportedDpEvent is not supported by shoal" in reason(dp_accounting.UnsupportedDpEvent(), used)
+    assert "the sampled event must be a GaussianDpEvent, got ShoalDpEvent" in reason(
         dp_accounting.PoissonSampledDpEvent(0.1, event(CHECK_IN)), used
     )
     with_replacement = dp_accounting.SampledWithReplacementDpEvent(9, 3, dp_accounting.GaussianDpEvent(1.0))
-    assert "SampledWithReplacementDpEvent is no mechanism" in reason(with_replacement, used)
+    assert "SampledWithReplacementDpEvent is not supported by shoal" in reason(with_replacement, used)
     empty = dp_accounting.PoissonSampledDpEvent(0.0, dp_accounting.GaussianDpEvent(1.0))
     assert "rate must be above 0" in reason(empty, used)
     # Half of it is supported: nothing must be entered.

@@ -371,7 +371,7 @@ def test_registered_accountants_keep_their_own_users(name):
 def test_registering_again(name):
     made = register(name, users=400)
     assert register(name, users=400) is made
-    with pytest.raises(ValueError, match="name must be new to Opacus or force=True be given"):
+    with pytest.raises(ValueError, match="name must be new to Opacus, or force=True given"):
         register(name, users=500)
     assert type(create_accountant(name)) is made
     assert register(name, users=500, force=True).users == 500
@@ -473,7 +473,7 @@ def test_a_central_run_of_other_data_is_refused(name):
     ("arguments", "message"),
     [
         ({"sampling": "shuffled"}, "sampling must be one of poisson, fixed-batch, shuffled-epochs"),
-        ({"sampling": "fixed-batch"}, "records must be given for fixed-batch"),
+        ({"sampling": "fixed-batch"}, "records, the size of the data set, must be given for fixed-batch"),
         ({"sampling": "balls-and-bins", "adjacency": "replace"}, "adjacency must be zero-out for balls-and-bins"),
         ({"name": ""}, "name must be a non-empty string"),
     ],

@@ -1,1 +1,1 @@
-"""Shoal's mechanisms inside other libraries; each module needs the library it is named after."""
+"""Shoal's mechanisms inside other libraries; each module needs the library that it is named after."""

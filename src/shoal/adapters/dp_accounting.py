@@ -1,25 +1,25 @@
-"""Shoal's mechanisms as events of Google's dp_accounting, and an accountant that understands them.
+"""Shoal's mechanisms as events of Google's dp_accounting, and an accountant for these events.
 
 `event(mechanism)` describes one round of a shoal mechanism as a `DpEvent`. `ShuffleAccountant` is a
-`PrivacyAccountant` for such events, so that `compose`, `get_epsilon`, `get_delta`, the ledger and
-`calibrate_dp_mechanism` work as they do for dp_accounting's own accountants. `distribution(mechanism)` is one round as
+`PrivacyAccountant` for such events: `compose`, `get_epsilon`, `get_delta`, the ledger and
+`calibrate_dp_mechanism` work as they do with dp_accounting's own accountants. `distribution(mechanism)` is one round as
 a `PrivacyLossDistribution`, for dp_accounting's own composition; `Mechanism.pld()` calls it.
 
-What dp_accounting calls a neighbouring relation is what shoal calls an adjacency:
+dp_accounting's neighbouring relation is shoal's adjacency:
 
 | shoal        | dp_accounting                         | one user's vector becomes        |
 |--------------|---------------------------------------|----------------------------------|
 | `"zero-out"` | `NeighboringRelation.REPLACE_SPECIAL` | the zero vector, a move of 1     |
 | `"replace"`  | `NeighboringRelation.REPLACE_ONE`     | any other vector, a move of 2    |
-| `"zero-out"` | `NeighboringRelation.ADD_OR_REMOVE_ONE` | (nothing: it is not there)     |
+| `"zero-out"` | `NeighboringRelation.ADD_OR_REMOVE_ONE` | absent: the user is left out   |
 
-`ADD_OR_REMOVE_ONE` is for sampling by a trusted server that does not show how many records there are: Poisson
-sampling, random allocation, balls and bins, where it is the same as zero-out. Of a shuffle protocol it is refused,
-because its server sees how many reports arrive: whether a user exists at all is not hidden, only what it holds.
+`ADD_OR_REMOVE_ONE` is for sampling by a trusted server that does not reveal the number of records: Poisson
+sampling, random allocation, balls and bins, where it equals zero-out. Shuffle protocols refuse it, because their server
+sees how many reports arrive: they hide what a user holds, not whether the user exists.
 
-dp_accounting's own events of DP-SGD are understood, too: a `PoissonSampledDpEvent` of a `GaussianDpEvent` is
-`PoissonSampling`, a `SampledWithoutReplacementDpEvent` of one is `FixedBatch` (no `ADD_OR_REMOVE_ONE` for that: its
-batches have one size).
+dp_accounting's own events of DP-SGD are supported too: a `PoissonSampledDpEvent` of a `GaussianDpEvent` is
+`PoissonSampling`, a `SampledWithoutReplacementDpEvent` of one is `FixedBatch` (which refuses `ADD_OR_REMOVE_ONE`,
+because its batches have a fixed size).
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from shoal.bounds.numeric import DIRECTIONS
 from shoal.mechanisms import Adjacency, BallsAndBins, LocalGaussian, Mechanism, bounds, from_dict
 from shoal.sampling import FixedBatch, PoissonSampling, RandomAllocation
 
-# What does not fit into dp_accounting's relations is refused with a reason: an event that is counted as something else
-# than it is would be worse than none.
+# An event that fits none of these relations is refused with a reason: accounting for another event in its place would
+# be worse than refusing.
 _ADJACENCY: dict[NeighboringRelation, Adjacency] = {
     NeighboringRelation.REPLACE_SPECIAL: "zero-out",
     NeighboringRelation.REPLACE_ONE: "replace",
@@ -59,7 +59,7 @@ _PRESENCE = (PoissonSampling, RandomAllocation, BallsAndBins)
 """Mechanisms of which it makes no difference whether a record is zero or not there."""
 
 
-def _mechanism(value: Any) -> Mechanism:
+def _as_mechanism(value: Any) -> Mechanism:
     if isinstance(value, Mechanism):
         return value
     if isinstance(value, Mapping):
@@ -73,24 +73,24 @@ class ShoalDpEvent(dp_accounting.DpEvent):  # type: ignore[misc]
 
     The mechanism's own docstring defines the round completely: who sends which Gaussian reports,
     who sees what, who is trusted. Its fields `adjacency` and (where other users hide a user's
-    report) `crowd` belong to the event: they say which two data sets are compared, and what is
-    assumed about everybody else. The event is frozen, hashable, and compares by value.
+    report) `crowd` belong to the event: they fix which two data sets are compared, and what is
+    assumed about all other users. The event is frozen, hashable, and compares by value.
 
     The named tuple of the event holds the mechanism as plain data (`Mechanism.to_dict`).
 
     Attributes:
-      mechanism: The shoal mechanism, or the mapping that its `to_dict` gives.
+      mechanism: The shoal mechanism, or the mapping that its `to_dict` returns.
     """
 
-    mechanism: Mechanism = attr.ib(converter=_mechanism)
+    mechanism: Mechanism = attr.ib(converter=_as_mechanism)
 
     def to_named_tuple(self) -> Any:
-        """The event as a named tuple of plain data; `DpEvent.from_named_tuple` reads it back."""
+        """Return the event as a named tuple of plain data, for `DpEvent.from_named_tuple`."""
         return super().to_named_tuple()._replace(mechanism=self.mechanism.to_dict())
 
 
 def event(mechanism: Mechanism) -> ShoalDpEvent:
-    """One round of a mechanism as a dp_accounting event.
+    """Return one round of a mechanism as a dp_accounting event.
 
     >>> from shoal import Shuffle
     >>> event(Shuffle(users=10, sigma=2.0)).mechanism.users
@@ -99,15 +99,24 @@ def event(mechanism: Mechanism) -> ShoalDpEvent:
     return ShoalDpEvent(mechanism)
 
 
-_CELLS = 1024
-"""Cells to a level of the law that is exported: what its resolution adds is below a step of 1e-4."""
+_EXPORT_CELLS = 1024
+"""Cells in a level of the exported law: its resolution adds less than a step of 1e-4."""
 
 
 def distribution(mechanism: Mechanism, *, step: float = 1e-4) -> Any:
-    """One round of a mechanism as a dp_accounting `PrivacyLossDistribution`, from above ("pessimistic").
+    """Return one round as a pessimistic dp_accounting `PrivacyLossDistribution`.
 
-    `step` is its value_discretization_interval, which all distributions composed with it must share.
-    Its own composition is not tilted: below delta = 1e-9 use `Mechanism.epsilon(rounds=...)`.
+    dp_accounting's own composition is not tilted: below delta = 1e-9 use `Mechanism.epsilon(rounds=...)`.
+
+    Args:
+      mechanism: One round.
+      step: The value_discretization_interval, which all distributions composed with this one must share.
+
+    Returns:
+      The distribution, which bounds the round from above.
+
+    Raises:
+      InvalidInput: If the step is not above 0 and at most 1.
 
     >>> from shoal import LocalGaussian
     >>> 1.993 < distribution(LocalGaussian(sigma=2.0)).get_epsilon_for_delta(1e-5) < 1.994
@@ -116,17 +125,17 @@ def distribution(mechanism: Mechanism, *, step: float = 1e-4) -> Any:
     step = _validate.real("step", step)
     if not 0.0 < step <= 1.0:
         raise InvalidInput(f"step must be above 0 and at most 1, got {step}")
-    whole = None
-    # A round may consist of several: epochs of random allocation are one for each pick.
+    total = None
+    # One round may consist of several: an epoch of random allocation is one round for each pick.
     for part, count in bounds([(mechanism, 1)]).upper:
         pmfs = []
-        for way in DIRECTIONS:
-            start, masses, infinite = upper_lattice(part, _CELLS, way, step)
+        for direction in DIRECTIONS:
+            start, masses, infinite = upper_lattice(part, _EXPORT_CELLS, direction, step)
             pmfs.append(pld_pmf.DensePLDPmf(step, start, masses, infinite, True))
-        one = privacy_loss_distribution.PrivacyLossDistribution(*pmfs)
-        one = one.self_compose(count) if count > 1 else one
-        whole = one if whole is None else whole.compose(one)
-    return whole
+        loss = privacy_loss_distribution.PrivacyLossDistribution(*pmfs)
+        loss = loss.self_compose(count) if count > 1 else loss
+        total = loss if total is None else total.compose(loss)
+    return total
 
 
 class _UnsupportedError(ShoalError):
@@ -138,7 +147,7 @@ class _UnsupportedError(ShoalError):
 
 
 def _leaves(event: Any, count: int) -> Iterator[tuple[Any, int]]:
-    """The events that release something, and how often each does: the one place that multiplies."""
+    """Yield the events that release something, each with its count; counts are multiplied here only."""
     if isinstance(event, dp_accounting.SelfComposedDpEvent):
         times = event.count
         if isinstance(times, bool) or not isinstance(times, numbers.Integral) or times < 0:
@@ -152,7 +161,7 @@ def _leaves(event: Any, count: int) -> Iterator[tuple[Any, int]]:
 
 
 def _translate(event: Any, relation: NeighboringRelation) -> Mechanism | None:
-    """The mechanism of a leaf; None if it keeps nothing private."""
+    """Return the mechanism of a leaf; None if it protects nothing."""
     adjacency = _ADJACENCY[relation]
     if isinstance(event, dp_accounting.NonPrivateDpEvent):
         return None
@@ -160,35 +169,37 @@ def _translate(event: Any, relation: NeighboringRelation) -> Mechanism | None:
         if event.mechanism.adjacency != adjacency:
             raise _UnsupportedError(
                 event,
-                f"adjacency must be {adjacency!r}, as the accountant's neighboring_relation says, "
+                f"adjacency must be {adjacency!r}, as the accountant's neighboring_relation requires, "
                 f"got {event.mechanism.adjacency!r}",
             )
         if relation == NeighboringRelation.ADD_OR_REMOVE_ONE and not isinstance(event.mechanism, _PRESENCE):
-            raise _UnsupportedError(event, f"{event.mechanism.label} does not hide whether a user is there at all")
+            raise _UnsupportedError(event, f"{event.mechanism.label} does not hide whether a user exists")
         return event.mechanism
     if isinstance(event, dp_accounting.GaussianDpEvent):
         # The sum of vectors of norm <= C with noise of standard deviation C * noise_multiplier: the
         # same pair of Gaussians as one report, at distance 1 (zero-out) or 2 (replace).
-        return _made(event, event, LocalGaussian, adjacency)
+        return _with_noise_of(event, event, LocalGaussian, adjacency)
     if isinstance(event, dp_accounting.PoissonSampledDpEvent):
-        return _made(event, event.event, PoissonSampling, adjacency, rate=event.sampling_probability)
+        return _with_noise_of(event, event.event, PoissonSampling, adjacency, rate=event.sampling_probability)
     if isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
         if relation == NeighboringRelation.ADD_OR_REMOVE_ONE:
-            raise _UnsupportedError(event, "batches of one size need REPLACE_SPECIAL or REPLACE_ONE")
+            raise _UnsupportedError(event, "batches of a fixed size need REPLACE_SPECIAL or REPLACE_ONE")
         sizes = {"records": event.source_dataset_size, "batch": event.sample_size}
-        return _made(event, event.event, FixedBatch, adjacency, **sizes)
-    raise _UnsupportedError(event, f"{type(event).__name__} is no mechanism that shoal knows")
+        return _with_noise_of(event, event.event, FixedBatch, adjacency, **sizes)
+    raise _UnsupportedError(event, f"{type(event).__name__} is not supported by shoal")
 
 
-def _made(event: Any, noise: Any, kind: type[Mechanism], adjacency: Adjacency, **fields: Any) -> Mechanism | None:
-    """The mechanism of this kind with the noise of a `GaussianDpEvent`."""
+def _with_noise_of(
+    event: Any, noise: Any, mechanism_class: type[Mechanism], adjacency: Adjacency, **fields: Any
+) -> Mechanism | None:
+    """Return a mechanism with the noise of a `GaussianDpEvent`; None without noise."""
     if not isinstance(noise, dp_accounting.GaussianDpEvent):
-        raise _UnsupportedError(event, f"what is sampled must be a GaussianDpEvent, got {type(noise).__name__}")
+        raise _UnsupportedError(event, f"the sampled event must be a GaussianDpEvent, got {type(noise).__name__}")
     if noise.noise_multiplier == 0:
         return None
     try:
-        return kind(sigma=noise.noise_multiplier, adjacency=adjacency, **fields)
-    except (TypeError, ValueError) as error:
+        return mechanism_class(sigma=noise.noise_multiplier, adjacency=adjacency, **fields)
+    except (InvalidInput, InvalidType) as error:
         raise _UnsupportedError(event, str(error).replace("sigma", "noise_multiplier")) from None
 
 
@@ -198,12 +209,12 @@ class ShuffleAccountant(dp_accounting.PrivacyAccountant):  # type: ignore[misc]
     It supports `ShoalDpEvent`, `GaussianDpEvent` (the sum of clipped vectors with central noise, as
     its docstring defines it: sensitivity 1 for `REPLACE_SPECIAL`, 2 for `REPLACE_ONE`), Poisson sampling and sampling
     without replacement of it, `NoOpDpEvent`, `NonPrivateDpEvent`, and any nesting of these in `ComposedDpEvent` and
-    `SelfComposedDpEvent`. The numbers are the upper ends of shoal's intervals, each event with its
-    own crowd. Questions change nothing.
+    `SelfComposedDpEvent`. The numbers are the upper ends of shoal's intervals; each event has its
+    own crowd. Queries do not change the state.
 
     Args:
       neighboring_relation: `REPLACE_SPECIAL` (zero-out, the default), `REPLACE_ONE` (replace), or
-        `ADD_OR_REMOVE_ONE` for what does not show how many records there are.
+        `ADD_OR_REMOVE_ONE` for mechanisms that do not reveal the number of records.
       options: Passed to `shoal.Accountant.epsilon` and `.delta`: `method`, `orders`, `accuracy`.
 
     >>> from shoal import ShuffledCheckIn
@@ -226,7 +237,7 @@ class ShuffleAccountant(dp_accounting.PrivacyAccountant):  # type: ignore[misc]
         self._accountant = Accountant()
         self._is_private = True
         self._options = options
-        self._accountant.epsilon(delta=0.5, **options)  # refuses bad options here, not at the first question
+        self._accountant.epsilon(delta=0.5, **options)  # so that bad options are refused here, not at the first query
 
     def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:
         try:
@@ -237,7 +248,7 @@ class ShuffleAccountant(dp_accounting.PrivacyAccountant):  # type: ignore[misc]
             total = len(self._accountant) + sum(rounds for _, rounds in entries)
             if total:
                 _validate.rounds(total)
-        except (TypeError, ValueError) as error:
+        except (InvalidInput, InvalidType) as error:
             return self.CompositionErrorDetails(event, str(error))
         if do_compose:
             for mechanism, rounds in entries:
@@ -250,11 +261,11 @@ class ShuffleAccountant(dp_accounting.PrivacyAccountant):  # type: ignore[misc]
         return None
 
     def get_epsilon(self, target_delta: float) -> float:
-        """The epsilon of everything composed so far; infinite after a non-private event."""
+        """Return epsilon of all events so far; infinite after a non-private event."""
         delta = _validate.delta(target_delta, "target_delta")
         return float(self._accountant.epsilon(delta=delta, **self._options)) if self._is_private else math.inf
 
     def get_delta(self, target_epsilon: float) -> float:
-        """The delta of everything composed so far; 1 after a non-private event."""
+        """Return delta of all events so far; 1 after a non-private event."""
         epsilon = _validate.epsilon(target_epsilon, "target_epsilon")
         return float(self._accountant.delta(epsilon=epsilon, **self._options)) if self._is_private else 1.0

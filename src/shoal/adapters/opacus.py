@@ -1,17 +1,17 @@
-"""Opacus: the privacy of the run itself, and that of a shuffle protocol which it simulates.
+"""Opacus: the privacy of a run itself, and of the shuffle protocol that a run simulates.
 
-**The run itself.** `register_central()` makes an accountant of DP-SGD with a trusted server known to Opacus, to be
-named in the place of `"prv"` or `"rdp"`: everything else stays. It must be told how batches are drawn, which Opacus
-does not tell it: Poisson sampling (the default of `make_private`), or what `poisson_sampling=False` leaves to the data
-loader. `sampling_of` reads a data loader and says which of them it is.
+**The run itself.** `register_central()` registers an accountant of DP-SGD with a trusted server with Opacus; name it
+instead of `"prv"` or `"rdp"`, and change nothing else. It needs to know how batches are drawn, because Opacus does not
+pass this on: by Poisson sampling (the default of `make_private`), or as the data loader does it
+(`poisson_sampling=False`). `sampling_of` reads the scheme off a data loader.
 
-**A protocol.** The rest of this module is about shuffled Gaussian reports: train as usual, read the privacy of the
-distributed protocol.
+**A protocol.** The rest of this module is about shuffled Gaussian reports: train as usual, and read off the privacy of
+the distributed protocol.
 
 Opacus trains with a trusted server: it sums clipped gradients and adds noise once. In a shuffle
-protocol each user adds its own noise and the server sees the shuffled reports. Both give the model
+protocol each user adds noise and the server sees the shuffled reports. Both give the model
 the same update if the noise of the sum is the same, so Opacus can *simulate* the protocol, and an
-accountant from this module says how private the simulated protocol is.
+accountant from this module computes how private the simulated protocol is.
 
 **Noise.** With `users` records and sampling rate g, B = g * users reports are expected per round. B
 reports with noise multiplier sigma each have a sum with noise multiplier sqrt(B) * sigma. So
@@ -22,25 +22,25 @@ and the accountant converts back: sigma = noise_multiplier / sqrt(sample_rate * 
 functions `noise_multiplier` and `report_sigma` do this.
 
 **What the numbers mean.** They are the guarantee of the protocol in which each user clips its
-gradient, adds its own noise of multiplier sigma and sends the report through the shuffler. They are
-not about the run of Opacus itself, where the server sees the gradients in the clear; if that server
-is trusted and only the model is published, `register_central` answers that question.
+gradient, adds noise of multiplier sigma and sends the report through the shuffler. They do
+not describe the run of Opacus itself, where the server sees the gradients in the clear; if that server
+is trusted and only the model is published, use `register_central`.
 
 **What the simulation leaves out.** With check-in the number of reports K varies from round to
 round, and the noise of their sum with it: its multiplier is sqrt(K) * sigma, while Opacus always
 adds sqrt(B) * sigma (K deviates from B by a few times sqrt(B)). The guarantee is that of the
-protocol, so the varying K is accounted for; the training sees its mean only.
+protocol, so it accounts for the varying K; the training sees only its mean.
 
 **What must hold.** One record is one user, and `users` is the size of the data set: a step whose
-batch size says otherwise is refused, before the model changes. Sampling must be the protocol's:
-Opacus' Poisson sampling (the default of `make_private`) is the users' own coins of `"check-in"`; a
+batch size contradicts it is refused, before the model changes. Sampling must be the protocol's:
+Opacus' Poisson sampling (the default of `make_private`) is the users' coin tosses of `"check-in"`; a
 data loader that goes through the data in shuffled order (`poisson_sampling=False`) is neither of
-the two protocols. Adaptive clipping is refused, since it publishes a count besides the reports.
+the two protocols. Adaptive clipping is refused, because it also publishes a count.
 
 **The search of `get_noise_multiplier`** stops at a multiplier of 655,360, with "The privacy budget
 is too low": enough for sigma = 8,460 at B = 6,000, but for sigma = 0.65 only at B = 10^12. Beyond it,
-`noise_multiplier(sigma=shoal.calibrate.sigma(...), ...)` has no such bound. Its `epsilon_tolerance`
-is absolute (0.01): make it smaller for targets that are.
+`noise_multiplier(sigma=shoal.calibrate.sigma(...), ...)` has no such limit. Its `epsilon_tolerance`
+is absolute (0.01): reduce it for small targets.
 """
 
 from __future__ import annotations
@@ -76,8 +76,8 @@ from shoal.mechanisms import (
 from shoal.sampling import FixedBatch, PoissonSampling, ShuffledEpochs
 
 
-def _expected_reports(users: int, sample_rate: float) -> float:
-    """B: how many reports a round has on average."""
+def _reports_per_step(users: int, sample_rate: float) -> float:
+    """Return B, the expected number of reports in a round."""
     reports = _validate.users("users", users) * _validate.rate(sample_rate, "sample_rate")
     if reports < 1.0:
         raise InvalidInput(f"sample_rate * users must be at least 1 report a round, got {reports:g}")
@@ -85,7 +85,18 @@ def _expected_reports(users: int, sample_rate: float) -> float:
 
 
 def report_sigma(*, noise_multiplier: float, users: int, sample_rate: float) -> float:
-    """The noise multiplier of one report, if Opacus adds `noise_multiplier` to the sum of a batch.
+    """Return the noise multiplier of one report that Opacus' noise simulates.
+
+    Args:
+      noise_multiplier: Opacus' noise multiplier, of the sum of a batch.
+      users: The number of users, which is the size of the data set.
+      sample_rate: Opacus' sample rate.
+
+    Returns:
+      The noise multiplier of a report.
+
+    Raises:
+      InvalidInput: If fewer than one report a round is expected, or an argument is out of its range.
 
     >>> report_sigma(noise_multiplier=100.0, users=4_000, sample_rate=0.1)
     5.0
@@ -94,17 +105,28 @@ def report_sigma(*, noise_multiplier: float, users: int, sample_rate: float) -> 
     if noise <= 0:
         raise InvalidInput(f"noise_multiplier must be positive, got {noise}")
     return _validate.sigma(
-        noise / math.sqrt(_expected_reports(users, sample_rate)), "noise_multiplier / sqrt(sample_rate * users)"
+        noise / math.sqrt(_reports_per_step(users, sample_rate)), "noise_multiplier / sqrt(sample_rate * users)"
     )
 
 
 def noise_multiplier(*, sigma: float, users: int, sample_rate: float) -> float:
-    """Opacus' noise multiplier that simulates reports of noise multiplier `sigma`.
+    """Return Opacus' noise multiplier that simulates noisy reports.
+
+    Args:
+      sigma: The noise multiplier of a report.
+      users: The number of users, which is the size of the data set.
+      sample_rate: Opacus' sample rate.
+
+    Returns:
+      Opacus' noise multiplier, of the sum of a batch.
+
+    Raises:
+      InvalidInput: If fewer than one report a round is expected, or an argument is out of its range.
 
     >>> noise_multiplier(sigma=5.0, users=4_000, sample_rate=0.1)
     100.0
     """
-    return _validate.sigma(sigma) * math.sqrt(_expected_reports(users, sample_rate))
+    return _validate.sigma(sigma) * math.sqrt(_reports_per_step(users, sample_rate))
 
 
 def _check_in(*, rate: float, **common: Any) -> Mechanism:
@@ -113,7 +135,7 @@ def _check_in(*, rate: float, **common: Any) -> Mechanism:
 
 def _subsampled(*, rate: float, users: int, **common: Any) -> Mechanism:
     sample = round(rate * users)
-    # Rounded silently, another sample would be accounted for than is drawn.
+    # Rounding silently would account for a sample that is not the one drawn.
     if not math.isclose(sample, rate * users, rel_tol=1e-9):
         raise InvalidInput(f"sample_rate * users must be a whole number for subsampled, got {rate * users:g}")
     return SubsampledShuffle(users=users, sample=sample, **common)
@@ -128,47 +150,52 @@ History = list[tuple[float, float, int]]
 """Opacus' record: (noise multiplier, sample rate, number of steps)."""
 
 
-class _Recorded(IAccountant):  # type: ignore[misc]
-    """What both accountants share: Opacus' record of steps, and its account as a `shoal.Accountant`.
+class _HistoryAccountant(IAccountant):  # type: ignore[misc]
+    """An accountant that computes everything from Opacus' record of steps.
 
-    Opacus builds accountants without arguments and overwrites their `history`. Therefore all that
-    describes the training is fixed in the class, and everything is computed from `history` alone.
+    Opacus builds accountants without arguments and overwrites their `history`. Therefore the class fixes all that
+    describes the training, and `history` holds the rest.
     """
 
     name: ClassVar[str]
 
     def __init__(self) -> None:
         if not hasattr(self, "name"):
-            raise InvalidType(f"{type(self).__name__} does not know what it is for: {self.made_by}")
+            raise InvalidType(f"{type(self).__name__} cannot be used itself: {self.made_by}")
         super().__init__()
         self.history: History = []
 
     made_by: ClassVar[str] = ""
-    """Which functions make classes that can be used."""
+    """Names the functions that make usable classes."""
 
     @classmethod
     def mechanism(cls) -> str:
-        """The name under which Opacus knows this accountant."""
+        """Return the name under which Opacus knows this accountant."""
         return cls.name
 
     @classmethod
     def parameters(cls) -> dict[str, Any]:
-        """What is fixed, as plain data."""
+        """Return what the class fixes, as plain data."""
         raise NotImplementedError
 
     @classmethod
     def _rounds(cls, noise_multiplier: float, sample_rate: float, steps: int) -> tuple[Mechanism, int]:
-        """The mechanism and its rounds that some steps amount to."""
+        """Return the mechanism that equal steps amount to, and its number of rounds."""
         raise NotImplementedError
 
     @classmethod
     def _least_noise(cls, sample_rate: float) -> float:
-        """Less noise than can be computed with counts as none."""
+        """Return the noise multiplier below which noise is too small to compute with, and counts as none."""
         return 2.0 * _validate.SIGMA_RANGE[0]
 
     def step(self, *, noise_multiplier: float, sample_rate: float) -> None:
-        """Enter one optimisation step."""
-        # Opacus' own form: equal steps in a row are one entry.
+        """Record one optimisation step.
+
+        Args:
+          noise_multiplier: Opacus' noise multiplier.
+          sample_rate: Opacus' sample rate.
+        """
+        # Opacus' own form: consecutive equal steps are one entry.
         if self.history and tuple(self.history[-1][:2]) == (noise_multiplier, sample_rate):
             self.history[-1] = (noise_multiplier, sample_rate, self.history[-1][2] + 1)
         else:
@@ -179,13 +206,13 @@ class _Recorded(IAccountant):  # type: ignore[misc]
         return sum(steps for _, _, steps in self.history)
 
     def accountant(self) -> Accountant:
-        """The steps so far as a `shoal.Accountant`: its answers are intervals, its ledger is readable."""
+        """Return the steps so far as a `shoal.Accountant`, with intervals and a readable ledger."""
         return self._compose(self.history)
 
     @classmethod
     def _has_noise(cls, entry: tuple[float, float, int]) -> bool:
-        """Whether a step had noise to speak of."""
-        # A negative one is no noise either; it is left to the mechanism, which says what is wrong with it.
+        """Return whether a step had noise to speak of."""
+        # Negative noise is left to the mechanism, which refuses it with a reason.
         noise, rate, _ = entry
         return not 0.0 <= _validate.real("noise_multiplier", noise) < cls._least_noise(rate)
 
@@ -198,22 +225,26 @@ class _Recorded(IAccountant):  # type: ignore[misc]
         return total
 
     def get_epsilon(self, delta: float, **options: Any) -> float:
-        """The epsilon of all steps so far, for what this class describes (0 before any step).
+        """Return epsilon of all steps so far, 0 before any step.
 
-        It is infinite if a step had no noise to speak of. `options` go to `shoal.Accountant.epsilon`:
-        `method`, `orders`, `accuracy`.
+        Args:
+          delta: The delta of all steps together.
+          **options: Passed to `shoal.Accountant.epsilon`: `method`, `orders`, `accuracy`.
+
+        Returns:
+          Epsilon of what this class describes; infinite if a step had no noise to speak of.
         """
-        # The noisy steps are computed all the same: bad options are refused before infinity is told.
+        # The noisy steps are computed in any case, so that bad options are refused before infinity is returned.
         noisy = [entry for entry in self.history if self._has_noise(entry)]
         epsilon = float(self._compose(noisy).epsilon(delta=delta, **options))
         return epsilon if len(noisy) == len(self.history) else math.inf
 
     def get_optimizer_hook_fn(self, sample_rate: float) -> Callable[[Any], None]:
-        """The function that Opacus calls at each step; it refuses a step that is not what this is for."""
+        """Return the function that Opacus calls at each step; it refuses steps of another scheme."""
         record = super().get_optimizer_hook_fn(sample_rate)
 
         def hook(optimizer: Any) -> None:
-            # Adaptive clipping publishes a noisy count besides the gradients, which no mechanism here includes.
+            # Adaptive clipping also publishes a noisy count, which no mechanism here includes.
             if isinstance(optimizer, AdaClipDPOptimizer):
                 raise InvalidInput("clipping must not be adaptive: the count it publishes is not part of the protocol")
             self._check(optimizer, sample_rate)
@@ -222,31 +253,31 @@ class _Recorded(IAccountant):  # type: ignore[misc]
         return hook
 
     def _check(self, optimizer: Any, sample_rate: float) -> None:
-        """Raise if the batches are not those that this class describes."""
+        """Raise `InvalidInput` if the batches are not those that this class describes."""
 
     def state_dict(self, destination: Any = None) -> Any:
-        """Opacus' state (history and name), and what is fixed."""
+        """Return Opacus' state (history and name), and what the class fixes."""
         state = super().state_dict(destination)
         state["protocol"] = self.parameters()
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Restore a saved state; one that is corrupt or of another protocol changes nothing."""
-        # Into a trial first, and its history through the accountant once: then it is taken over, or nothing is.
+        """Restore a saved state; a corrupt state, or that of another protocol, changes nothing."""
+        # A trial loads the state and composes its history first: it is taken over whole or not at all.
         trial = type(self)()
-        super(_Recorded, trial).load_state_dict(state_dict)
+        super(_HistoryAccountant, trial).load_state_dict(state_dict)
         if state_dict.get("protocol") != self.parameters():
             raise InvalidInput(f"protocol must be {self.parameters()}, got {state_dict.get('protocol')}")
         try:
             history = [(noise, rate, steps) for noise, rate, steps in trial.history]
             self._compose(entry for entry in history if self._has_noise(entry))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError) as error:  # also from taking a broken entry apart
             raise InvalidInput(f"history must list (noise_multiplier, sample_rate, steps): {error}") from None
         self.history = history
 
 
-class ShuffleAccountant(_Recorded):
-    """Opacus' accountant of a shuffle protocol: `make_accountant` and `register` make subclasses."""
+class ShuffleAccountant(_HistoryAccountant):
+    """Opacus' accountant of a shuffle protocol; `make_accountant` and `register` make subclasses."""
 
     users: ClassVar[int]
     protocol: ClassVar[str]
@@ -256,12 +287,20 @@ class ShuffleAccountant(_Recorded):
 
     @classmethod
     def parameters(cls) -> dict[str, Any]:
-        """The protocol, as plain data."""
+        """Return the protocol as plain data."""
         return {"users": cls.users, "protocol": cls.protocol, "crowd": cls.crowd, "adjacency": cls.adjacency}
 
     @classmethod
     def round(cls, *, noise_multiplier: float, sample_rate: float) -> Mechanism:
-        """The round of the protocol that one Opacus step simulates."""
+        """Return the round of the protocol that one Opacus step simulates.
+
+        Args:
+          noise_multiplier: Opacus' noise multiplier.
+          sample_rate: Opacus' sample rate.
+
+        Returns:
+          The mechanism of the round.
+        """
         return _PROTOCOLS[cls.protocol](
             users=cls.users,
             rate=_validate.rate(sample_rate, "sample_rate"),
@@ -276,24 +315,24 @@ class ShuffleAccountant(_Recorded):
 
     @classmethod
     def _least_noise(cls, sample_rate: float) -> float:
-        """0.0002 per report."""
-        return super()._least_noise(sample_rate) * math.sqrt(_expected_reports(cls.users, sample_rate))
+        """Return the multiplier of the sum at which a report has 0.0002."""
+        return super()._least_noise(sample_rate) * math.sqrt(_reports_per_step(cls.users, sample_rate))
 
     def _check(self, optimizer: Any, sample_rate: float) -> None:
-        _check_size(optimizer, sample_rate, "users", self.users)
+        _check_batch_size(optimizer, sample_rate, "users", self.users)
 
 
-def _check_size(optimizer: Any, sample_rate: float, name: str, size: int) -> None:
-    """Raise if batches are not those of a data set of this size."""
+def _check_batch_size(optimizer: Any, sample_rate: float, name: str, size: int) -> None:
+    """Raise `InvalidInput` if the batches contradict the size of the data set."""
     per_worker = optimizer.expected_batch_size
     if per_worker is None:
         return
     batch = round(per_worker * getattr(optimizer, "world_size", 1))
-    # Opacus rounds batches down, so that is what the right size gives.
+    # Opacus rounds batch sizes down.
     if batch != int(size * sample_rate):
         raise InvalidInput(
             f"{name} must be the size of the data set: {name}={size} at sample_rate={sample_rate:g} "
-            f"are batches of {int(size * sample_rate)}, Opacus has batches of {batch}"
+            f"means batches of {int(size * sample_rate)}, Opacus has batches of {batch}"
         )
 
 
@@ -305,17 +344,23 @@ def make_accountant(
     crowd: Crowd = ShuffledCheckIn.crowd,
     adjacency: Adjacency = ShuffledCheckIn.adjacency,
 ) -> type[ShuffleAccountant]:
-    """An Opacus accountant class for one protocol; `register` also makes it known to Opacus.
+    """Return an Opacus accountant class for one protocol; `register` also registers it.
 
     Args:
       name: The name that Opacus uses for it.
       users: The number of users, which is the size of the data set.
-      protocol: `"check-in"`: each user takes part with probability `sample_rate` on its own coin,
+      protocol: `"check-in"`: each user tosses a coin and takes part with probability `sample_rate`,
         as in Opacus' Poisson sampling (at rate 1 this is the plain shuffle of all users);
         `"subsampled"`: `sample_rate * users` users, drawn without replacement at each step, which
-        takes a data loader of your own that draws them so, and `poisson_sampling=False`.
+        needs your own data loader for the drawing, and `poisson_sampling=False`.
       crowd: What is assumed about the other users, see `shoal.mechanisms`.
       adjacency: Which data sets are compared, see `shoal.mechanisms`.
+
+    Returns:
+      A subclass of `ShuffleAccountant`.
+
+    Raises:
+      InvalidInput: If an argument is out of its range.
 
     >>> accountant = make_accountant(users=60_000, crowd="identical")()
     >>> accountant.history = [(noise_multiplier(sigma=5.0, users=60_000, sample_rate=0.1), 0.1, 5_540)]
@@ -342,27 +387,41 @@ def register(
     adjacency: Adjacency = ShuffledCheckIn.adjacency,
     force: bool = False,
 ) -> type[ShuffleAccountant]:
-    """Make an accountant known to Opacus, for `PrivacyEngine(accountant=name)` and `get_noise_multiplier`.
+    """Register an accountant, for `PrivacyEngine(accountant=name)` and `get_noise_multiplier`.
 
-    The other arguments are those of `make_accountant`. Registering the same again changes nothing;
-    a name that means something else already is refused, unless `force` is set.
+    Registering the same protocol again changes nothing.
+
+    Args:
+      name: The name that Opacus uses for it.
+      users: The number of users, which is the size of the data set.
+      protocol: `"check-in"` or `"subsampled"`, see `make_accountant`.
+      crowd: What is assumed about the other users, see `shoal.mechanisms`.
+      adjacency: Which data sets are compared, see `shoal.mechanisms`.
+      force: Whether a name that is registered for something else may be taken.
+
+    Returns:
+      The registered subclass of `ShuffleAccountant`.
+
+    Raises:
+      InvalidInput: If the name is taken and `force` is false, or an argument is out of its range.
     """
-    made = make_accountant(name, users=users, protocol=protocol, crowd=crowd, adjacency=adjacency)
-    return _register(name, made, force)
+    accountant_class = make_accountant(name, users=users, protocol=protocol, crowd=crowd, adjacency=adjacency)
+    return _register(name, accountant_class, force)
 
 
-def _register(name: str, made: type[Any], force: bool) -> type[Any]:
-    """Make a class known to Opacus, unless the name means something else already."""
+def _register(name: str, accountant_class: type[Any], force: bool) -> type[Any]:
+    """Register a class with Opacus, unless the name is registered for something else."""
     try:
-        known = type(create_accountant(name))
+        existing = type(create_accountant(name))
     except ValueError:
-        known = None
-    if known is not None and issubclass(known, _Recorded) and known.parameters() == made.parameters():
-        return known
-    if known is not None and not force:
-        raise InvalidInput(f"name must be new to Opacus or force=True be given, got {name!r}")
-    register_accountant(name, made, force=force)
-    return made
+        existing = None
+    if existing is not None:
+        if issubclass(existing, _HistoryAccountant) and existing.parameters() == accountant_class.parameters():
+            return existing
+        if not force:
+            raise InvalidInput(f"name must be new to Opacus, or force=True given, got {name!r}")
+    register_accountant(name, accountant_class, force=force)
+    return accountant_class
 
 
 # ---------------------------------------------------------------------------------------------
@@ -370,36 +429,36 @@ def _register(name: str, made: type[Any], force: bool) -> type[Any]:
 
 
 def _epochs(steps: int, sample_rate: float) -> tuple[int, int]:
-    """Steps in an epoch, and how many epochs were begun."""
-    whole = round(1.0 / _validate.rate(sample_rate, "sample_rate"))
-    # An epoch that was begun counts as one: its first batches may hold anybody.
-    return whole, -(-steps // whole)
+    """Return the number of steps in an epoch, and of epochs begun."""
+    per_epoch = round(1.0 / _validate.rate(sample_rate, "sample_rate"))
+    # An epoch that has begun counts in full: its first batches may hold anybody.
+    return per_epoch, -(-steps // per_epoch)
 
 
 def _central(
     sampling: str, sigma: float, rate: float, steps: int, records: int | None, adjacency: Adjacency
 ) -> tuple[Mechanism, int]:
-    """The mechanism, and its rounds, of some steps of a run."""
+    """Return the mechanism of some steps of a run, and its number of rounds."""
     if sampling == PoissonSampling.label:
         return PoissonSampling(rate=rate, sigma=sigma, adjacency=adjacency), steps
     if sampling == FixedBatch.label:
         size = _validate.users("records", records)
         return FixedBatch(records=size, batch=max(1, round(rate * size)), sigma=sigma, adjacency=adjacency), steps
-    whole, begun = _epochs(steps, rate)
+    per_epoch, begun = _epochs(steps, rate)
     if sampling == ShuffledEpochs.label:
-        return ShuffledEpochs(steps=whole, sigma=sigma, adjacency=adjacency), begun
+        return ShuffledEpochs(steps=per_epoch, sigma=sigma, adjacency=adjacency), begun
     if sampling == BallsAndBins.label:
-        return BallsAndBins(bins=whole, sigma=sigma, adjacency=adjacency), begun
+        return BallsAndBins(bins=per_epoch, sigma=sigma, adjacency=adjacency), begun
     return LocalGaussian(sigma=sigma, adjacency=adjacency), begun
 
 
 SEQUENTIAL = "sequential"
 SAMPLINGS = (PoissonSampling.label, FixedBatch.label, ShuffledEpochs.label, BallsAndBins.label, SEQUENTIAL)
-"""How a run may draw its batches; `sequential` is the same order in every epoch."""
+"""How a run may draw its batches; `sequential` means the same order in every epoch."""
 
 
-class CentralAccountant(_Recorded):
-    """Opacus' accountant of the run itself: `register_central` makes subclasses."""
+class CentralAccountant(_HistoryAccountant):
+    """Opacus' accountant of the run itself; `register_central` makes subclasses."""
 
     sampling: ClassVar[str]
     records: ClassVar[int | None]
@@ -408,7 +467,7 @@ class CentralAccountant(_Recorded):
 
     @classmethod
     def parameters(cls) -> dict[str, Any]:
-        """What is fixed, as plain data."""
+        """Return what the class fixes, as plain data."""
         return {"sampling": cls.sampling, "records": cls.records, "adjacency": cls.adjacency}
 
     @classmethod
@@ -418,7 +477,7 @@ class CentralAccountant(_Recorded):
 
     def _check(self, optimizer: Any, sample_rate: float) -> None:
         if self.records is not None:
-            _check_size(optimizer, sample_rate, "records", self.records)
+            _check_batch_size(optimizer, sample_rate, "records", self.records)
 
 
 def register_central(
@@ -429,16 +488,22 @@ def register_central(
     adjacency: Adjacency = "zero-out",
     force: bool = False,
 ) -> type[CentralAccountant]:
-    """Make an accountant of DP-SGD itself known to Opacus: `PrivacyEngine(accountant=name)`, all else as before.
+    """Register an accountant of DP-SGD itself, for `PrivacyEngine(accountant=name)`.
 
     Args:
       name: The name that Opacus uses for it.
-      sampling: How batches are drawn: `"poisson"` (the default of `make_private`), and with `poisson_sampling=False`
-        `"shuffled-epochs"` (a loader with `shuffle=True`), `"sequential"` (one without), `"fixed-batch"` (a sampler of
-        your own that draws anew, without replacement, at each step; needs `records`), `"balls-and-bins"`.
-      records: The size of the data set; if given, a step whose batch size says otherwise is refused.
-      adjacency: Which data sets are compared, see `shoal.sampling`.
-      force: Whether a name that means something else already may be taken.
+      sampling: How batches are drawn: `"poisson"` (the default of `make_private`), or with `poisson_sampling=False`
+        `"shuffled-epochs"` (a loader with `shuffle=True`), `"sequential"` (a loader without), `"fixed-batch"` (your own
+        sampler, which draws anew without replacement at each step; needs `records`), `"balls-and-bins"`.
+      records: The size of the data set; if given, a step whose batch size contradicts it is refused.
+      adjacency: Which data sets are compared, see `shoal.mechanisms`.
+      force: Whether a name that is registered for something else may be taken.
+
+    Returns:
+      The registered subclass of `CentralAccountant`.
+
+    Raises:
+      InvalidInput: If the name is taken and `force` is false, or an argument is out of its range.
 
     >>> accountant = register_central("shoal-central-doctest")()
     >>> accountant.history = [(1.0, 0.01, 1_000)]
@@ -453,16 +518,16 @@ def register_central(
         "adjacency": _validate.choice("adjacency", adjacency, get_args(Adjacency)),
     }
     if sampling == FixedBatch.label and records is None:
-        raise InvalidInput("records must be given for fixed-batch: how large the data set is")
+        raise InvalidInput("records, the size of the data set, must be given for fixed-batch")
     if sampling == BallsAndBins.label and adjacency != "zero-out":
         raise InvalidInput(f"adjacency must be zero-out for balls-and-bins, got {adjacency!r}")
-    made = type("CentralAccountant", (CentralAccountant,), {"__module__": __name__, "name": name, **fixed})
-    return _register(name, made, force)
+    accountant_class = type("CentralAccountant", (CentralAccountant,), {"__module__": __name__, "name": name, **fixed})
+    return _register(name, accountant_class, force)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """How a data loader draws its batches: a mechanism, and how many of its rounds are one epoch."""
+    """How a data loader draws its batches: a mechanism, and the number of its rounds in an epoch."""
 
     name: str
     """One of `SAMPLINGS`, for `register_central`."""
@@ -470,18 +535,36 @@ class Sampling:
     rounds: int
 
     def epsilon(self, *, delta: float, epochs: int = 1, **options: Any) -> Interval:
-        """The epsilon of that many epochs."""
-        count = self.rounds * _validate.rounds(epochs, "epochs")
-        found: Interval = self.mechanism.epsilon(delta=delta, rounds=count, **options)
-        return found
+        """Return epsilon of a number of epochs.
+
+        Args:
+          delta: The delta of all epochs together.
+          epochs: The number of epochs.
+          **options: Passed to `Mechanism.epsilon`: `method`, `orders`, `accuracy`.
+
+        Returns:
+          The interval.
+        """
+        return self.mechanism.epsilon(delta=delta, rounds=self.rounds * _validate.rounds(epochs, "epochs"), **options)
 
 
 def sampling_of(loader: DataLoader[Any], *, sigma: float, adjacency: Adjacency = "zero-out") -> Sampling:
-    """Which mechanism a data loader is, if noise of multiplier `sigma` is added to the sum of each of its batches.
+    """Return the mechanism of a data loader, with noise on the sum of each batch.
 
-    Opacus' own loaders are Poisson sampling; a loader with `shuffle=True` goes through the data in a new order every
-    epoch (shuffled epochs), one without in the same (sequential: every record is in a batch that is known, once an
-    epoch). Whatever else draws the batches is refused: nothing is known about it.
+    Opacus' own loaders use Poisson sampling. A loader with `shuffle=True` goes through the data in a new order every
+    epoch (shuffled epochs), a loader without in the same order (sequential: once an epoch, each record is in a batch
+    that is known). Other samplers are refused, because nothing is known about them.
+
+    Args:
+      loader: The data loader.
+      sigma: The noise multiplier of the sum of a batch.
+      adjacency: Which data sets are compared.
+
+    Returns:
+      The mechanism, and the number of its rounds in an epoch.
+
+    Raises:
+      InvalidInput: If the loader draws in another way.
 
     >>> loader = DataLoader(list(range(100)), batch_size=10, shuffle=True)
     >>> sampling_of(loader, sigma=1.0).mechanism
