@@ -23,6 +23,7 @@ RANKS = [
     {"bounds.mean_law"},
     {"bounds.round"},
     {"bounds.central.swap", "bounds.central.attacks"},
+    {"bounds.central.switching"},
     {"bounds.rdp", "bounds.composition", "bounds.anycrowd.prices"},
     {"bounds.certify", "bounds.anycrowd.mixture", "bounds.anycrowd.thinning"},
     {"bounds.anycrowd.groups"},

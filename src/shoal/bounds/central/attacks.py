@@ -63,7 +63,7 @@ _CLIPS = np.arange(8.0, 2.0, -1.0)
 """Deviations above the mean of a marked output at which scores may be clipped: from hardly felt to strong."""
 
 
-def _masses(cuts: FloatArray, mean: float) -> tuple[FloatArray, float]:
+def cell_masses(cuts: FloatArray, mean: float) -> tuple[FloatArray, float]:
     """Masses of the cells between rising cuts, and beyond them, of N(mean, 1), and their relative error."""
     z = cuts - mean
     below, above = special.ndtr(z), special.ndtr(-z)
@@ -74,7 +74,7 @@ def _masses(cuts: FloatArray, mean: float) -> tuple[FloatArray, float]:
     return np.concatenate([below[:1], inner, above[-1:]]), 16.0 * UNIT * error
 
 
-def _pair(p: FloatArray, q: FloatArray, error: float, side: Side, direction: Direction, missing: float) -> Pair:
+def attack_pair(p: FloatArray, q: FloatArray, error: float, side: Side, direction: Direction, missing: float) -> Pair:
     """P- and Q-masses of the same outcomes as a pair; from above it is what this very attack shows at most."""
     top, base = (p, q) if direction == "forward" else (q, p)
     there = (top > 0.0) & (base > 0.0)
@@ -88,7 +88,7 @@ def _pair(p: FloatArray, q: FloatArray, error: float, side: Side, direction: Dir
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Attack(Round):
+class Attack(Round):
     """An attack as a round: what `composition` asks of one."""
 
     scale: float
@@ -112,7 +112,7 @@ class _Attack(Round):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Allocation(_Attack):
+class Allocation(Attack):
     """The sum of scores where `picks` of the `steps` hold the record.
 
     `clipped`: large scores count less, so that the lattice can resolve the small ones; which of both is better depends.
@@ -135,7 +135,7 @@ class Allocation(_Attack):
 
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
         p, q, error = _sums(self)
-        return _pair(p, q, error, side, direction, _MISSING)
+        return attack_pair(p, q, error, side, direction, _MISSING)
 
     def test_error(self, half: int, budget: float) -> tuple[float, float]:
         return _sums(self)[2], _MISSING
@@ -220,7 +220,7 @@ def _scores(attack: Allocation) -> tuple[_Lattice, _Lattice, float]:
     # Lattice points that no output reaches, or only clipped ones, are put together with the first or the last.
     keep = (cuts > low) & (cuts < high)
     first, cuts = first + int(np.argmax(keep)), cuts[keep]
-    (one, error), (other, more) = (_masses(cuts, mean) for mean in (0.0, r))
+    (one, error), (other, more) = (cell_masses(cuts, mean) for mean in (0.0, r))
     return _Lattice(start=first, mass=one), _Lattice(start=first, mass=other), max(error, more)
 
 
@@ -236,7 +236,7 @@ def _spread(score: FloatArray, quiet: FloatArray, marked: FloatArray, attack: Al
 
 
 @dataclass(frozen=True, kw_only=True)
-class Maximum(_Attack):
+class Maximum(Attack):
     """The largest of `steps` outputs, one of which has its mean at 2 (P) or 1 (Q) in units of C."""
 
     @property
@@ -252,7 +252,7 @@ class Maximum(_Attack):
         cuts = np.linspace(-_SPAN, 2.0 * r + _SPAN, 8 * half + 1)
         (p, one), (q, other) = (_largest(cuts, self.steps, place) for place in (2.0 * r, r))
         sure = np.maximum(one, other) < _EXACT  # error 3
-        return _pair(p[sure], q[sure], _EXACT, side, direction, 0.0)
+        return attack_pair(p[sure], q[sure], _EXACT, side, direction, 0.0)
 
     def test_error(self, half: int, budget: float) -> tuple[float, float]:
         return _EXACT, 0.0
