@@ -1,29 +1,29 @@
-"""A bad crowd, from below: everybody else sits opposite to where user 1 goes.
+"""A bad crowd, from below: all other users sit opposite to the direction in which user 1 moves.
 
 User 1 holds 0 in D and x', |x'| = 1, in D'; all others hold -x'. Seen from the others, user 1 stands at distance a = 1
-in D and a = 2 in D', alone either way: the crowd hides it less than one that stands where it comes from. No guarantee
-for any crowd can be below what this one shows, and as users become many no crowd of one place shows more
-(`docs/explanation/guarantee.md`), so its privacy, bounded from below, is the lower end of every interval that
+in D and a = 2 in D', on its own in both cases, so this crowd hides it less than one that stands where it comes from. No
+guarantee for any crowd can be below what this crowd reveals. With many users no crowd at a single place reveals more
+(`docs/explanation/guarantee.md`). Its privacy, bounded from below, is therefore the lower end of every interval that
 claims to hold for any crowd.
 
 Reports are looked at along x' only, in units of sigma and from the others' place. With r = 1 / sigma and
 `w_a(z) = exp(a r z - a^2 r^2 / 2)` (1 for a user who did not take part), the ratio of the two laws is
-`mean w_2 / mean w_1`, and the best test at threshold t asks whether the sum of the *scores* `w_2 - t w_1` is
-positive: `delta(D' || D)(log t) = E[(mean of n independent w_2 - t w_1)+]`. Here an attacker does just that, with
-its own roundings. It rounds every report to one of some thousand panels, takes the score of the panel's middle,
-rounds it to one of the two nearest points of the grid of `grid`, by a coin that keeps the mean, and adds
-scores up in pairs, pairs of pairs and so on, rounding again wherever the grid asks for it; large sums of hardly
-any probability count as the last of the others. All of that is post-processing of what the server sees, the same
-under D and D': the law of its final sum is a pair that bounds the privacy from below, in both directions and, round
-by round, over any number of them. With t = e^eps it is the best test at eps, up to these roundings.
+`mean w_2 / mean w_1`. The best test at threshold t asks whether the sum of the *scores* `w_2 - t w_1` is positive, and
+`delta(D' || D)(log t) = E[(mean of n independent w_2 - t w_1)+]`. The attacker of this file runs that test with
+roundings of its own. It rounds every report to one of some thousand panels, takes the score of the panel's middle and
+rounds it to one of the two nearest points of the grid of `grid`, by a coin that keeps the mean. It adds scores up in
+pairs, pairs of pairs and so on, and rounds again wherever the grid requires it. Very large sums of negligible
+probability are replaced by the last point that is kept. All of this is post-processing of what the server sees, the
+same under D and D': the law of the final sum is a pair that bounds privacy from below, in both directions and, round by
+round, over any number of rounds. With t = e^eps it is the best test at eps, up to these roundings.
 
-Two laws go through the sums of m scores: all of them from the crowd (the masses), and m times that of one of them,
-drawn at random, coming from user 1 at a = 1 or 2 (the moments): the moment of a sum of two independent parts is
-`mass * moment' + moment * mass'`.
+Two laws go through the sums of m scores. In one all scores come from the crowd (the masses); the other is m times the
+law with one score, drawn at random, coming from user 1 at a = 1 or 2 (the moments). The moment of a sum of two
+independent parts is `mass * moment' + moment * mass'`.
 
-*Errors.* All terms are positive, so masses and moments are within a factor `1 +- e`, where e adds up: 2^10 u,
-u = 2^-53, for the quadrature of one report, and the longest sum of products for every convolution. Top masses are taken
-too small and base masses too large by it.
+*Errors.* All terms are positive, so masses and moments are within a factor `1 +- e`. The e add up: 2^10 u, u = 2^-53,
+for the quadrature of one report, and the longest sum of products for every convolution. Top masses are made smaller and
+base masses larger by it.
 """
 
 from __future__ import annotations
@@ -36,35 +36,32 @@ import numpy as np
 from scipy import special
 
 from shoal.bounds import quadrature
-from shoal.bounds.grid import Cells, Share, convolved, deposit, in_order, rebased
+from shoal.bounds.grid import Cells, Share, base_for, convolved, deposit, in_order, rebased
 from shoal.bounds.mean_law import Pair
 from shoal.bounds.numeric import UNIT, Direction, FloatArray, Side
 from shoal.bounds.ratio import Ratio
 from shoal.bounds.round import Identical, Round
 
 _ATTACK_USERS_MAX = 10**7
-"""Beyond it round-off would be felt."""
+"""Beyond this number of users round-off would weaken the attack visibly."""
 
-_SCALE_MIN = 0.3
-"""Below it one report says nearly all there is to say, and scores spread over too many orders of magnitude."""
+_ATTACK_SIGMA_MIN = 0.3
+"""Below this scale one report reveals nearly everything, and scores spread over too many orders of magnitude."""
 
-_SURE = 10**6
-"""Up to so many users times rounds the round-off of an attack is not felt."""
+_DOMINANT_USERS_TIMES_ROUNDS_MAX = 10**6
+"""Up to this product of users and rounds the round-off of the attack is negligible."""
 
-_SPAN = 9.0
-"""Reports are clipped to this many deviations beyond the places where users stand."""
+_REPORT_REACH = 9.0
+"""Reports are clipped this many standard deviations beyond the places where users stand."""
 
-_PANEL = 1.0 / 64.0
-"""How wide the panels are, in deviations of a report."""
+_PANEL_WIDTH = 1.0 / 64.0
+"""Width of the panels, in standard deviations of a report."""
 
-_LARGEST = 12.0
-"""A report whose score makes the mean e^12 says all that there is to say."""
-
-_REACH = 6.0
-"""Level 0 reaches to between half and all of this many mean absolute deviations."""
+_LOG_MEAN_SCORE_MAX = 12.0
+"""A report whose score makes the mean e^12 already decides the test; larger scores are clipped."""
 
 
-class _Tosses:
+class _CoinRule:
     """Rounding by a coin that keeps the mean: all laws are shared alike."""
 
     def shares(self, offset: FloatArray | float, width: FloatArray | float) -> tuple[Share, Share]:
@@ -73,18 +70,17 @@ class _Tosses:
         return Share(left, left, 0.0), Share(right, right, 0.0)
 
     def moment_of_sum(self, a: FloatArray, a_moment: FloatArray, b: FloatArray, b_moment: FloatArray) -> FloatArray:
-        both: FloatArray = np.convolve(a, b_moment) + np.convolve(a_moment, b)
-        return both
+        return np.convolve(a, b_moment) + np.convolve(a_moment, b)
 
 
-_RULE = _Tosses()
+_COIN_RULE = _CoinRule()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Opposite(Round):
-    """A round with `mean.users` reports of which one may be user 1's, everybody else opposite.
+    """The attack on a round in which all users but user 1 sit opposite to its move.
 
-    `mean` is the round of the identical crowd; `loss` is log t of the scores.
+    `mean` is the same round among an identical crowd; `loss` is log t of the scores.
     """
 
     mean: Identical
@@ -105,131 +101,145 @@ class Opposite(Round):
     @property
     def is_worth_computing(self) -> bool:
         """Whether the attack is worth computing."""
-        return self.users <= _ATTACK_USERS_MAX and self.ratio.scale >= _SCALE_MIN
+        return self.users <= _ATTACK_USERS_MAX and self.ratio.scale >= _ATTACK_SIGMA_MIN
 
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
-        sums = _sums(self, half // 2, budget)
-        crowd = in_order(sums.mass)
-        one, two = (
+        scores = _score_sums(self, half // 2, budget)
+        crowd = in_order(scores.mass)
+        before, after = (
             (1.0 - self.weight) * crowd + self.weight * in_order(moment) / self.users
-            for moment in (sums.moment, sums.farther)
+            for moment in (scores.moment, scores.moment_after)
         )
-        error = sums.error + 16.0 * UNIT
-        base, top = (one, two) if direction == "forward" else (two, one)
-        there = (base > 0.0) & (top > 0.0)
+        error = scores.error + 16.0 * UNIT
+        base, top = (before, after) if direction == "forward" else (after, before)
+        positive = (base > 0.0) & (top > 0.0)
         sign = 1.0 if side == "upper" else -1.0
-        # Where the base has underflowed, a bound from below forgets the mass, one from above puts it at infinity.
+        # Where the base has underflowed, a lower bound drops the mass and an upper bound puts it at infinity.
         lost = float(top[base <= 0.0].sum()) if side == "upper" else 0.0
-        base, top = base[there] * (1.0 - sign * error), top[there] * (1.0 + sign * error)
+        base, top = base[positive] * (1.0 - sign * error), top[positive] * (1.0 + sign * error)
         loss = np.log(top / base)
         order = np.argsort(loss)
         return Pair(side=side, loss=loss[order], base=base[order], top=top[order], infinite=lost)
 
     def limited(self) -> Opposite:
-        # An attack is what it is: fewer users would make it better.
+        # Fewer users would make the attack stronger than it is, so nothing may be limited.
         return self
 
     def tuned(self, loss: float) -> Opposite:
         return replace(self, loss=loss)
 
     def dominates(self, other: Round, rounds: int) -> bool:
-        # Of the same move it shows more than the identical crowd, but for its round-off with many users.
-        return self.mean == other and self.users * rounds <= _SURE
+        # For the same move it reveals more than the identical crowd does, except for its round-off with many users.
+        return self.mean == other and self.users * rounds <= _DOMINANT_USERS_TIMES_ROUNDS_MAX
 
     def log_moments(self, orders: FloatArray, direction: Direction, *, quick: bool = False) -> FloatArray:
-        raise ValueError("an attack has no Rényi divergence from above")
+        raise ValueError("an attack has no upper bound on Rényi divergences")
 
     def test_error(self, half: int, budget: float) -> tuple[float, float]:
-        return _sums(self, half // 2, budget).error, 0.0
+        return _score_sums(self, half // 2, budget).error, 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Scores(Cells):
-    """The sum of `count` scores, each less its mean 1 - t: moments are for user 1 in D, `farther` those in D'."""
+    """The sum of `count` scores, each less its mean 1 - t.
 
-    farther: FloatArray
+    `moment` is for user 1 in D, `moment_after` for user 1 in D'.
+    """
+
+    moment_after: FloatArray
     count: int
     error: float
 
-    def far(self) -> Cells:
-        return Cells(base=self.base, mass=self.mass, moment=self.farther)
+    def cells_after(self) -> Cells:
+        """The same masses with the moments for user 1 in D'."""
+        return Cells(base=self.base, mass=self.mass, moment=self.moment_after)
 
 
 @functools.lru_cache(maxsize=32)
-def _sums(crowd: Opposite, half: int, budget: float) -> _Scores:
-    """All scores of a round."""
-    one = _score(crowd, half)
-    total = one
+def _score_sums(crowd: Opposite, half: int, budget: float) -> _Scores:
+    """Law of the sum of all scores of a round."""
+    score = _score_of_report(crowd, half)
+    total = score
+    # Binary powering: doubled for each digit of the number of users, with one more where the digit is 1.
     for bit in bin(crowd.users)[3:]:
-        total = _tidy(_together(total, total), budget)
+        total = _clipped_scores(_score_sum(total, total), budget)
         if bit == "1":
-            total = _tidy(_together(total, one), budget)
+            total = _clipped_scores(_score_sum(total, score), budget)
     return total
 
 
-def _score(crowd: Opposite, half: int) -> _Scores:
+def _score_of_report(crowd: Opposite, half: int) -> _Scores:
+    """Law of the score of one report."""
     r, t, rate = 1.0 / crowd.ratio.scale, math.exp(crowd.loss), crowd.ratio.rate
-    low, high = -_SPAN, _SPAN + 2.0 * r
-    z, weight = quadrature.nodes(low, high, np.arange(low, high, _PANEL), 2.0 * r)
+    low, high = -_REPORT_REACH, _REPORT_REACH + 2.0 * r
+    z, weight = quadrature.nodes(low, high, np.arange(low, high, _PANEL_WIDTH), 2.0 * r)
     middle = np.concatenate([z.reshape(-1, 6).mean(axis=1), [low, high]])
-    # A test may score a report as it likes: that of a panel's middle for all of it, clipped where it says all.
+    # A test may score reports as it likes: a whole panel counts as its middle, and large scores are clipped.
     score = np.expm1(r * (2.0 * middle - 2.0 * r)) - t * np.expm1(r * (middle - 0.5 * r))
-    score = np.append(np.minimum(score, crowd.users * math.exp(_LARGEST)), 0.0)
+    score = np.append(np.minimum(score, crowd.users * math.exp(_LOG_MEAN_SCORE_MAX)), 0.0)
     rows = []
-    # Where the crowd stands, where user 1 stands in D, and where in D', all seen from the crowd.
+    # The places of the crowd, of user 1 in D and of user 1 in D', all seen from the crowd.
     for place in (0.0, r, 2.0 * r):
         inside = (weight * quadrature.normal_density(z - place)).reshape(-1, 6).sum(axis=1)
-        # Clipped, not cut: what is beyond keeps its mass, so a test of it is still a test.
+        # Clipped, not cut: reports beyond the ends keep their mass, so this is still a test.
         ends = special.ndtr([low - place, place - high])
         rows.append(np.concatenate([rate * inside, rate * ends, [1.0 - rate]]))
     typical = float(rows[0] @ np.abs(score)) / rate
-    base = math.floor(math.log2(_REACH * typical / half))
-    # The attacker tosses a coin to round its score: all three laws are shared alike, so it can really be done.
-    mass, near = deposit(_RULE, score, rows[0], rows[1], half, base)
-    _, far = deposit(_RULE, score, rows[0], rows[2], half, base)
-    return _Scores(base=base, mass=mass, moment=near, farther=far, count=1, error=1024.0 * UNIT)
+    base = base_for(typical, half)
+    # The attacker tosses a coin to round its score. All three laws are shared alike, so this attack can be carried out.
+    mass, moment = deposit(_COIN_RULE, score, rows[0], rows[1], half, base)
+    _, moment_after = deposit(_COIN_RULE, score, rows[0], rows[2], half, base)
+    return _Scores(base=base, mass=mass, moment=moment, moment_after=moment_after, count=1, error=1024.0 * UNIT)
 
 
-def _rebase(a: _Scores, base: int) -> _Scores:
+def _rebased_scores(a: _Scores, base: int) -> _Scores:
+    """The same sum with level 0 at least as coarse as `base`."""
     if base <= a.base:
         return a
-    mass, moment = rebased(_RULE, a, base)
-    _, farther = rebased(_RULE, a.far(), base)
+    mass, moment = rebased(_COIN_RULE, a, base)
+    _, moment_after = rebased(_COIN_RULE, a.cells_after(), base)
     error = a.error + 8.0 * (base - a.base) * UNIT
-    return replace(a, base=base, mass=mass, moment=moment, farther=farther, error=error)
+    return replace(a, base=base, mass=mass, moment=moment, moment_after=moment_after, error=error)
 
 
-def _together(a: _Scores, b: _Scores) -> _Scores:
-    # The coarser grid of the two: an attacker may round once more.
+def _score_sum(a: _Scores, b: _Scores) -> _Scores:
+    """Law of the sum of two independent sums of scores."""
+    # On the coarser grid of the two: an attacker may round once more.
     if a is not b:
-        a, b = _rebase(a, b.base), _rebase(b, a.base)
-    mass, moment = convolved(_RULE, a, b)
-    far = a.far()
-    _, farther = convolved(_RULE, far, far if a is b else b.far())
+        a, b = _rebased_scores(a, b.base), _rebased_scores(b, a.base)
+    mass, moment = convolved(_COIN_RULE, a, b)
+    cells_after = a.cells_after()
+    _, moment_after = convolved(_COIN_RULE, cells_after, cells_after if a is b else b.cells_after())
     return _Scores(
-        base=a.base, mass=mass, moment=moment, farther=farther, count=a.count + b.count,
+        base=a.base,
+        mass=mass,
+        moment=moment,
+        moment_after=moment_after,
+        count=a.count + b.count,
         error=a.error + b.error + (max(a.longest, b.longest) + 32.0) * UNIT,
-    )  # fmt: skip
+    )
 
 
-def _tidy(a: _Scores, budget: float) -> _Scores:
-    """Sums at either end that hardly ever occur are clipped, and level 0 is fitted to the rest."""
-    points, every = in_order(a.points()), a.points()
-    rows = [in_order(values) for values in (a.mass, a.moment, a.farther)]
-    # Improbable for the crowd and for user 1 alike.
-    most = np.maximum(rows[0], np.maximum(rows[1], rows[2]) / a.count)
-    low = min(int(np.searchsorted(np.cumsum(most), budget)), len(most) - 1)
-    high = max(len(most) - int(np.searchsorted(np.cumsum(most[::-1]), budget)), low + 1)
+def _clipped_scores(a: _Scores, budget: float) -> _Scores:
+    """The same sum without improbable values at either end, with level 0 fitted to the rest."""
+    points = a.points()
+    ordered = in_order(points)
+    rows = [in_order(values) for values in (a.mass, a.moment, a.moment_after)]
+    # A value is clipped only if it is improbable for the crowd and for user 1 alike.
+    largest = np.maximum(rows[0], np.maximum(rows[1], rows[2]) / a.count)
+    low = min(int(np.searchsorted(np.cumsum(largest), budget)), len(largest) - 1)
+    high = max(len(largest) - int(np.searchsorted(np.cumsum(largest[::-1]), budget)), low + 1)
     clipped = []
-    for values, row in zip((a.mass, a.moment, a.farther), rows, strict=True):
-        kept = np.where((every < points[low]) | (every > points[high - 1]), 0.0, values)
-        kept[every == points[low]] += float(row[:low].sum())
-        kept[every == points[high - 1]] += float(row[high:].sum())
-        clipped.append(kept)
+    for values, row in zip((a.mass, a.moment, a.moment_after), rows, strict=True):
+        inside = np.where((points < ordered[low]) | (points > ordered[high - 1]), 0.0, values)
+        inside[points == ordered[low]] += float(row[:low].sum())
+        inside[points == ordered[high - 1]] += float(row[high:].sum())
+        clipped.append(inside)
     levels = max(int(np.flatnonzero(values.any(axis=1))[-1]) for values in clipped) + 1
-    mass, moment, farther = (values[:levels] for values in clipped)
-    error = a.error + 2.0 * (low + len(most) - high) * UNIT
-    a = replace(a, mass=mass, moment=moment, farther=farther, error=error)
-    size = np.abs(every[:levels])
-    away = float(a.mass[size > 0.0].sum())
-    return _rebase(a, math.floor(math.log2(_REACH * float((a.mass * size).sum()) / away / a.half)))
+    mass, moment, moment_after = (values[:levels] for values in clipped)
+    error = a.error + 2.0 * (low + len(largest) - high) * UNIT
+    a = replace(a, mass=mass, moment=moment, moment_after=moment_after, error=error)
+    size = np.abs(points[:levels])
+    # The mean absolute value, given that the sum is not 0, fixes the width of the cells.
+    typical = float((a.mass * size).sum()) / float(a.mass[size > 0.0].sum())
+    return _rebased_scores(a, base_for(typical, a.half))
