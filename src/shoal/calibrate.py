@@ -91,7 +91,7 @@ class _Target:
             return self._log(certify.epsilons(parts(x).identical, [self.delta], 0.01)[0].upper)
 
         def coarse(x: float) -> float:
-            return self._log(evaluate.epsilon(parts(x).upper, self.delta, _COARSE))
+            return self._log(evaluate.upper_epsilon(parts(x).upper, self.delta, _COARSE))
 
         if not self.is_dear(make(start), rounds):
             return None

@@ -58,21 +58,21 @@ class Question:
 
 EPSILON = Question(
     tight=lambda p, d, a: certify.epsilons(p, [d], a)[0], name="epsilon at delta = {:g}",
-    any_crowd=evaluate.epsilon, by_rdp=rdp.least_epsilon, threshold=lambda delta, epsilon: epsilon,
+    any_crowd=evaluate.upper_epsilon, by_rdp=rdp.least_epsilon, threshold=lambda delta, epsilon: epsilon,
 )  # fmt: skip
 DELTA = Question(
     tight=lambda p, e, a: certify.deltas(p, [e], a)[0], name="delta at epsilon = {:g}",
-    any_crowd=evaluate.delta, by_rdp=rdp.least_delta, threshold=lambda epsilon, delta: epsilon,
+    any_crowd=evaluate.upper_delta, by_rdp=rdp.least_delta, threshold=lambda epsilon, delta: epsilon,
 )  # fmt: skip
 POWER = Question(
     tight=lambda p, f, a: certify.powers(p, [f], a)[0],
     name="the true positive rate at {:g}",
-    any_crowd=evaluate.power,
+    any_crowd=evaluate.upper_power,
 )
 ADVANTAGE = Question(
     tight=lambda p, _, a: certify.advantage(p, a),
     name="the advantage",
-    any_crowd=lambda p, _, a: evaluate.advantage(p, a),
+    any_crowd=lambda p, _, a: evaluate.upper_advantage(p, a),
 )
 
 

@@ -178,7 +178,7 @@ def test_it_is_never_above_the_way_through_zero(monkeypatch: pytest.MonkeyPatch)
     m = shoal.ShuffledCheckIn(users=400, sigma=1.8, rate=0.5, adjacency="replace")
     questions = [(1e-3, 1), (1e-9, 1), (1e-6, 1), (1e-6, 20)]
     directly = [float(m.epsilon(delta=delta, rounds=rounds).upper) for delta, rounds in questions]
-    monkeypatch.setattr(direct, "pays", lambda step: False)
+    monkeypatch.setattr(direct, "is_worth_computing", lambda step: False)
     replace._replace_law.cache_clear()
     through = [float(m.epsilon(delta=delta, rounds=rounds).upper) for delta, rounds in questions]
     replace._replace_law.cache_clear()

@@ -11,7 +11,7 @@ from scipy import stats
 from helpers import ROOT, reference
 from shoal import Accountant, LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle, calibrate
 from shoal.bounds import certify
-from shoal.bounds.anycrowd.replace import ByZero, Replace
+from shoal.bounds.anycrowd.replace import Replace, ThroughZero
 from shoal.bounds.composition import Composition
 from shoal.bounds.ratio import Lognormal
 from shoal.bounds.round import Identical
@@ -137,7 +137,7 @@ def test_group_privacy_by_way_of_zero():
     """For one plain report the way through zero is known: it may not be below the Gaussian mechanism."""
     rounds = ((Identical(ratio=Lognormal(scale=3.0), users=1), 1),)
     above = Composition(parts=rounds, half=1024, budget=1e-30).above
-    by_zero = ByZero(there=above("forward"), back=above("reverse"))
+    by_zero = ThroughZero(to_zero=above("forward"), from_zero=above("reverse"))
     for epsilon in (0.1, 1.0, 3.0):
         exact = LocalGaussian(sigma=3.0, adjacency="replace").delta(epsilon=epsilon)
         assert by_zero.delta(epsilon) >= exact.lower

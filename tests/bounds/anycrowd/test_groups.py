@@ -299,7 +299,7 @@ def test_epsilon_is_close_to_what_the_opposite_crowd_reveals(
     found = m.epsilon(delta=delta, rounds=rounds)
     assert found.lower <= found.upper <= most
     # as the curve of all questions says
-    assert evaluate.delta(((m._above(), rounds),), found.upper * 1.001) <= delta
+    assert evaluate.upper_delta(((m._above(), rounds),), found.upper * 1.001) <= delta
 
 
 # Fixed sizes: users, sample, sigma, rounds, delta, and how far above the opposite crowd's epsilon it may be.
@@ -336,7 +336,7 @@ def test_the_plain_theorem_is_taken_where_it_is_better() -> None:
     ("users", "sigma"), [((79, 80), 2.0), ((399, 400), 1.3), ((499, 500), 2.0), ((3_999, 4_000), 4.0)]
 )
 def test_no_jump_where_the_rule_changes(users: tuple[int, int], sigma: float) -> None:
-    fewer, more = (evaluate.epsilon(((Shuffle(users=n, sigma=sigma)._above(), 1),), 1e-6) for n in users)
+    fewer, more = (evaluate.upper_epsilon(((Shuffle(users=n, sigma=sigma)._above(), 1),), 1e-6) for n in users)
     assert more <= 1.002 * fewer
 
 

@@ -301,7 +301,7 @@ def delta(
 # As prices of a round
 
 
-def pays(step: Exchange) -> bool:
+def is_worth_computing(step: Exchange) -> bool:
     """Whether this is worth its time; fixed sizes are not looked at."""
     return not step.is_by_size and _QUIETEST <= step.ratio.scale < _NEXT * _loudest(step)
 
@@ -335,7 +335,7 @@ def _at(step: Exchange, epsilon: float) -> float:
     return delta(score, thin, cases, rate=rate, error=error, half=_CELLS, budget=_BUDGET)
 
 
-def prices(step: Exchange, loss: FloatArray, known: FloatArray) -> Prices:
+def direct_prices(step: Exchange, loss: FloatArray, known: FloatArray) -> Prices:
     """Prices of a round of replace, where `step` is a move from 0, next to `known` deltas at some losses.
 
     From one t to the next delta falls by about what is said above; it ends where the known ones are smaller again.

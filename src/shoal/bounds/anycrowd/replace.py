@@ -1,17 +1,17 @@
-"""Replace among any crowd: by way of zero, two moves of the exchange theorem.
+"""Replace among any crowd: two moves of the exchange theorem, to zero and from zero.
 
-User 1 goes from x to x', both of norm at most 1, and through zero. Group privacy adds the two moves up,
+User 1 moves from x to x', both of norm at most 1, by way of zero. Group privacy adds the two moves up,
 
     delta(e1 + e2) <= delta1(e1) + e^e1 delta2(e2),
 
-delta1 the curve of the way from x to zero (D' there, D here), delta2 that of the way from zero to x' (reverse), each
-composed over all rounds first. Replace is the same in both directions, and its worst pair is no worse than one
-report in the clear that moves by 2.
+where delta1 is the curve of the move from x to zero (forward) and delta2 that of the move from zero to x' (reverse),
+each composed over all rounds first. Replace is the same in both directions. Its worst pair is no worse than one report
+in the clear that moves by 2.
 
-Where not all rounds lead through zero (a crowd that is assumed identical among them), the bound is applied to each
-round, as prices (`Replace.law`), and composed after it. So are the bounds that know no zero: for few users the theorem
-seen from where user 1 stands, for samples one report with another's in its place, and with little noise one bound for
-each t (`anycrowd.direct`).
+Where not all rounds lead through zero (with rounds of an assumed identical crowd among them), the bound is applied to
+each round, as prices (`Replace.law`), and composed afterwards. So are the bounds that do not pass through zero: for few
+users the theorem with user 1's own place as the reference, for samples one report with another's in its place, and with
+little noise one bound for each t (`anycrowd.direct`).
 """
 
 from __future__ import annotations
@@ -39,30 +39,34 @@ from shoal.bounds.numeric import EPSILON_MAX, Direction, FloatArray, Side
 from shoal.bounds.ratio import Lognormal
 from shoal.bounds.round import Identical, Round
 
-_SPLITS: FloatArray = np.linspace(0.3, 0.7, 41)
-"""Which parts of eps go to the first of the two moves."""
+_EPSILON_SHARES: FloatArray = np.linspace(0.3, 0.7, 41)
+"""Shares of eps that are tried for the first of the two moves."""
 
-_FEW = 64
-"""Up to so many users the way through zero may lose more than it gains."""
+_OWN_PLACE_USERS_MAX = 64
+"""Up to this number of users the theorem seen from user 1's own place may be the better bound."""
 
-_POINTS = 400
-"""Points at which prices of one round by way of zero are known."""
+_PRICE_POINTS = 400
+"""Number of losses at which one round by way of zero is priced."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ByZero:
-    """The curves of the way there and of the way back, and what they say together."""
+class ThroughZero:
+    """Curves of the move to zero and of the move from zero, added up by group privacy."""
 
-    there: Curve
-    back: Curve
+    to_zero: Curve
+    from_zero: Curve
 
     def delta(self, epsilon: float) -> float:
-        sums = (self.there.delta(e) + math.exp(min(e, 700.0)) * self.back.delta(epsilon - e) for e in epsilon * _SPLITS)
-        return min(1.0, min(sums) * (1.0 + 1e-9))
+        """Smallest delta that the tried shares of epsilon give."""
+        deltas = (
+            self.to_zero.delta(e) + math.exp(min(e, 700.0)) * self.from_zero.delta(epsilon - e)
+            for e in epsilon * _EPSILON_SHARES
+        )
+        return min(1.0, min(deltas) * (1.0 + 1e-9))
 
     def epsilon(self, delta: float) -> float:
-        """An eps whose delta is at most that given, the smallest to 1e-9; infinity if there is none."""
-        # Any split of eps is valid, so delta may be rough as a function; the end that is met is returned.
+        """Smallest epsilon, to 1e-9, that meets delta; infinity if none does."""
+        # The best share changes with eps, so delta need not be smooth; the end at which delta is met is returned.
         low, high = 0.0, 1.0
         if self.delta(low) <= delta:
             return 0.0
@@ -78,7 +82,7 @@ class ByZero:
 
 @dataclass(frozen=True, kw_only=True)
 class Replace(Round):
-    """A round in which user 1 goes from one vector to another; `step` is the way to zero, or from it."""
+    """A round in which user 1 moves from one vector to another; `step` is the round of its move to or from zero."""
 
     step: Exchange
 
@@ -98,12 +102,14 @@ class Replace(Round):
 
     @property
     def has_direct_bound(self) -> bool:
-        return self.step.sample is not None or self.users <= _FEW or direct.pays(self.step)
+        return (
+            self.step.sample is not None or self.users <= _OWN_PLACE_USERS_MAX or direct.is_worth_computing(self.step)
+        )
 
     def limited(self) -> Replace:
-        # The whole way is twice as far as a step.
-        whole = self.ratio.limited()
-        step = self.step if whole == self.ratio else replace(self.step, ratio=whole.halved())
+        # The limits are those of the whole move, which is twice as far as a step.
+        ratio = self.ratio.limited()
+        step = self.step if ratio == self.ratio else replace(self.step, ratio=ratio.halved())
         return Replace(step=step.limited())
 
     def own_report(self) -> Round:
@@ -118,7 +124,7 @@ class Replace(Round):
 
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
         if side != "upper":
-            raise ValueError("the way through zero bounds from above only")
+            raise ValueError("a bound on replace for any crowd bounds from above only")
         if self.is_bare:
             return self.own_report().pair(half, budget, side, direction)
         return self.law(half, budget).pair(direction)
@@ -127,6 +133,15 @@ class Replace(Round):
         return self.step.test_error(half, budget)
 
     def law(self, half: int, budget: float) -> PricedLaw:
+        """The law of the smaller prices of all bounds on this round.
+
+        Args:
+            half: Number of cells on either side of a level's middle.
+            budget: Mass and first moment that may be cut, and are charged.
+
+        Returns:
+            A law above the ratio of the round, the same for both directions.
+        """
         return _replace_law(self, half, budget)
 
     def log_moments(self, orders: FloatArray, direction: Direction, *, quick: bool = False) -> FloatArray:
@@ -137,39 +152,39 @@ class Replace(Round):
 
 @functools.lru_cache(maxsize=32)
 def _replace_law(moved: Replace, half: int, budget: float) -> PricedLaw:
-    """One round in prices, by way of zero or what else bounds it; puts mirror calls: both directions are the same."""
-    one = Composition(parts=((moved.step, 1),), half=half, budget=budget)
-    way = ByZero(there=one.above("forward"), back=one.above("reverse"))
-    # Each leg ends somewhere; their sum ends at twice that at most.
-    most = 2.0 * float(max(way.there.loss[-1], way.back.loss[-1]))
-    least = min(1e-3 * most, 1e-2 * max(way.epsilon(0.1 * way.delta(0.0)), 1e-12))
-    loss = np.concatenate([[0.0], np.geomspace(least, most, _POINTS)])
-    deltas = np.array([way.delta(e) for e in loss.tolist()])
-    mirrored = np.expm1(-loss) > -1.0  # far out it rounds to that
+    """Law of one round by way of zero, sharpened by the bounds that do not pass through zero."""
+    leg = Composition(parts=((moved.step, 1),), half=half, budget=budget)
+    through_zero = ThroughZero(to_zero=leg.above("forward"), from_zero=leg.above("reverse"))
+    # The losses of a leg are bounded; those of both together by twice as much.
+    last = 2.0 * float(max(through_zero.to_zero.loss[-1], through_zero.from_zero.loss[-1]))
+    first = min(1e-3 * last, 1e-2 * max(through_zero.epsilon(0.1 * through_zero.delta(0.0)), 1e-12))
+    loss = np.concatenate([[0.0], np.geomspace(first, last, _PRICE_POINTS)])
+    deltas = np.array([through_zero.delta(e) for e in loss.tolist()])
+    mirrored = np.expm1(-loss) > -1.0  # very large losses round to -1
     # x and x' may change places, so puts are calls seen from the other end.
     gap = np.concatenate([np.expm1(-loss[mirrored][:0:-1]), np.expm1(loss)])
     value = np.concatenate([(np.exp(-loss) * deltas)[mirrored][:0:-1], deltas])
     scale = moved.ratio.scale
-    # The cap: one report in the clear that moves by 2.
+    # The cap is one report in the clear that moves by 2.
     best = smaller_prices(Prices(gap=gap, value=value), prices_of_report(gap, scale, moved.ratio.rate * moved.weight))
     if moved.step.sample is not None:
-        best = smaller_prices(
-            best, prices_of_sampled_report(gap, scale, moved.weight, scale_after=scale, scale_before=scale)
-        )
-    if moved.users <= _FEW:
-        best = smaller_prices(best, _seen_from_user(moved, half, budget))
-    if direct.pays(moved.step):
-        best = smaller_prices(best, direct.prices(moved.step, loss, deltas))
+        sampled = prices_of_sampled_report(gap, scale, moved.weight, scale_after=scale, scale_before=scale)
+        best = smaller_prices(best, sampled)
+    if moved.users <= _OWN_PLACE_USERS_MAX:
+        best = smaller_prices(best, _prices_from_own_place(moved, half, budget))
+    if direct.is_worth_computing(moved.step):
+        best = smaller_prices(best, direct.direct_prices(moved.step, loss, deltas))
     return law_from_prices(best)
 
 
-def _seen_from_user(moved: Replace, half: int, budget: float) -> Prices:
-    """The theorem seen from where user 1 stands: it moves by 2, and so far are the others. Good for few users.
+def _prices_from_own_place(moved: Replace, half: int, budget: float) -> Prices:
+    """Prices of the theorem seen from user 1's own place, tight for few users.
 
-    Either end may be the one it is seen from, so of each price and its mirror image the smaller holds.
+    User 1 moves by 2, and the others may be at distance 2. Either end of the move may serve as the reference, so the
+    smaller of each price and its mirror image holds.
     """
-    found = replace(moved.step, ratio=moved.ratio).law(half, budget).prices()
-    gap = np.union1d(found.gap, -found.gap / (1.0 + found.gap))
-    gap = gap[gap > -1.0]  # far out it rounds to -1
+    prices = replace(moved.step, ratio=moved.ratio).law(half, budget).prices()
+    gap = np.union1d(prices.gap, -prices.gap / (1.0 + prices.gap))
+    gap = gap[gap > -1.0]  # very small ratios round to 0
     mirror = -gap / (1.0 + gap)
-    return Prices(gap=gap, value=np.minimum(found.at(gap), (1.0 + gap) * found.at(mirror) * (1.0 + 8.0 * 2.0**-53)))
+    return Prices(gap=gap, value=np.minimum(prices.at(gap), (1.0 + gap) * prices.at(mirror) * (1.0 + 8.0 * 2.0**-53)))
