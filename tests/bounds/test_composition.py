@@ -64,7 +64,7 @@ def test_unfair_shares_are_noticed(wrong: str, monkeypatch: pytest.MonkeyPatch) 
         return composition.Share(1.0 - a, 1.0 - a, 0.0), composition.Share(a, a, 0.0)
 
     monkeypatch.setattr(composition._LossRule, "shares", shares)
-    for cached in (composition._round, composition._ladder, composition._read):
+    for cached in (composition._round_on_grid, composition._doubled, composition._composed_curves):
         cached.cache_clear()
     noticed = 0
     for direction in DIRECTIONS:
@@ -74,7 +74,7 @@ def test_unfair_shares_are_noticed(wrong: str, monkeypatch: pytest.MonkeyPatch) 
             noticed += 1
     assert noticed
     monkeypatch.undo()
-    for cached in (composition._round, composition._ladder, composition._read):
+    for cached in (composition._round_on_grid, composition._doubled, composition._composed_curves):
         cached.cache_clear()
 
 
@@ -102,13 +102,13 @@ def test_offsets_or_whole_masses_tell_the_same(direction: Direction, monkeypatch
     parts = ((described(1000, 1.0), 300),)
     found = []
     for large in (1e9, 1e-9):
-        monkeypatch.setattr(composition, "_LARGE", large)
-        composition._ladder.cache_clear()
-        composition._read.cache_clear()
+        monkeypatch.setattr(composition, "_LOWER_MASSES_ABOVE_LOSS", large)
+        composition._doubled.cache_clear()
+        composition._composed_curves.cache_clear()
         curve = composition.Composition(parts=parts, half=128, budget=BUDGET).near_delta(direction, 1e-8)["lower"]
         found.append([curve.epsilon(d) for d in (1e-8, 1e-4, 1e-2)])
-    composition._ladder.cache_clear()
-    composition._read.cache_clear()
+    composition._doubled.cache_clear()
+    composition._composed_curves.cache_clear()
     assert found[0] == pytest.approx(found[1], rel=1e-8)
 
 

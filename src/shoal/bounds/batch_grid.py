@@ -1,11 +1,11 @@
 """Sums of independent terms from above, for several laws at once: the grid of `grid`, masses only.
 
-A law is an array of masses over (level, position); a `Batch` holds the same grid for several laws, and adds terms to
-all of them together. Sharing between lattice points keeps the mean, so every operation is a mean-preserving spread of
-the exact sum, up to what `Batch` carries along:
+A law is an array of masses over (level, position); a `Batch` holds the same grid for several laws and adds terms to
+all of them at once. Sharing between lattice points keeps the mean, so every operation is a mean-preserving spread of
+the exact sum, up to the errors that `Batch` carries along:
 
-1. `cut`: cells at the ends whose first moment is negligible are moved inwards to the last cell kept. What that takes
-   from a call or a put, and from the mean, is at most the moment moved, and moments of sums add up.
+1. `cut`: cells at the ends whose first moment is negligible are moved inwards to the last cell kept. Calls, puts and
+   the mean lose at most the moment moved, and moments of sums add up.
 2. `stretch`: computed masses are within a factor `1 +- e` of exact ones, e = (longest sum of products + 64) u,
    u = 2^-53. By the lemma of `mean_law` (error 2 there) the exact law about its mean is below the computed
    one about its mean, stretched by 1 + 8e, in the convex order; stretches of repeated sums add up.
@@ -23,39 +23,59 @@ import numpy as np
 from shoal.bounds.grid import Cells, base_for, in_order, levels_for, located
 from shoal.bounds.numeric import UNIT, FloatArray
 
-_CHUNK = 2**14
-"""So many atoms are shared at once: few enough to stay in the processor's cache."""
+_ATOMS_PER_PASS = 2**14
+"""Atoms that are shared at once: few enough to stay in the processor's cache."""
 
 
 def atoms_on_grid(y: FloatArray, mass: FloatArray, half: int, base: int) -> FloatArray:
-    """Atoms shared by the lattice points on either side, means kept: masses over (level, position)."""
+    """Atoms shared between the lattice points on either side, so that the mean stays.
+
+    Args:
+        y: positions of the atoms.
+        mass: their masses.
+        half: N, the number of cells on each side of the centre.
+        base: the spacing of level 0 is 2^base.
+
+    Returns:
+        Masses over (level, position).
+    """
     levels, columns = levels_for(float(np.abs(y).max()), half, base), 2 * half + 1
-    # Both neighbours of an atom are on its level: a level reaches one point beyond where the next one takes over.
-    found = np.zeros(levels * columns)
-    for start in range(0, len(y), _CHUNK):
-        part = slice(start, start + _CHUNK)
+    # Both neighbours of an atom are on its level: a level reaches one point into the next.
+    masses = np.zeros(levels * columns)
+    for start in range(0, len(y), _ATOMS_PER_PASS):
+        part = slice(start, start + _ATOMS_PER_PASS)
         level, left, right = located(y[part], half, base, levels)
         index = level * columns + left.astype(np.int64) + half
-        found += np.bincount(index, (1.0 - right) * mass[part], len(found))
-        found += np.bincount(index + 1, right * mass[part], len(found))
-    return found.reshape(levels, columns)
+        masses += np.bincount(index, (1.0 - right) * mass[part], len(masses))
+        masses += np.bincount(index + 1, right * mass[part], len(masses))
+    return masses.reshape(levels, columns)
 
 
 def positions(half: int, base: int, low: float, high: float) -> FloatArray:
-    """All lattice points between low and high."""
+    """All lattice points between low and high.
+
+    Args:
+        half: N, the number of cells on each side of the centre.
+        base: the spacing of level 0 is 2^base.
+        low: the lower limit, excluded.
+        high: the upper limit, excluded.
+
+    Returns:
+        The points, of which the levels may repeat one another's ends.
+    """
     spacing = math.ldexp(1.0, base)
     levels = max(1, math.ceil(math.log2(max(high, -low, spacing) / (half * spacing))) + 2)
     outer = np.arange(half // 2, half + 1.0)
     positive = np.concatenate(
         [spacing * np.arange(0.0, half + 1.0)] + [math.ldexp(spacing, k) * outer for k in range(1, levels)]
     )
-    every: FloatArray = np.concatenate([-positive, positive])
-    return every[(every > low) & (every < high)]
+    points = np.concatenate([-positive, positive])
+    return points[(points > low) & (points < high)]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Law:
-    """Positions and masses of one law of mean 0, and what it lacks (error 1)."""
+    """Positions and masses of one law of mean 0, and its cut (error 1)."""
 
     point: FloatArray
     mass: FloatArray
@@ -82,40 +102,52 @@ class Batch:
 
     @property
     def half(self) -> int:
+        """N, the number of cells on each side of the centre."""
         return int(self.mass.shape[2]) // 2
 
     @property
     def points(self) -> FloatArray:
+        """The position of every cell."""
         return Cells(base=self.base, mass=self.mass[0], moment=self.mass[0]).points()
 
     @property
     def longest(self) -> int:
+        """The largest number of terms in a mass of a sum."""
         return Cells(base=self.base, mass=self.mass[0], moment=self.mass[0]).longest
 
     def only(self, place: int) -> Batch:
-        """One of the laws alone."""
-        one = slice(place, place + 1)
-        return replace(
-            self, weight=np.ones(1), mass=self.mass[one], stretch=self.stretch[one], cut=self.cut[one]
-        )  # fmt: skip
+        """The batch of one of the laws."""
+        row = slice(place, place + 1)
+        return replace(self, weight=np.ones(1), mass=self.mass[row], stretch=self.stretch[row], cut=self.cut[row])
 
     def laws(self) -> list[Law]:
         """Each law centred at its mean (up to round-off) and stretched."""
-        y, found = in_order(self.points), []
+        y, laws = in_order(self.points), []
         for mass, stretch, cut in zip(self.mass, self.stretch.tolist(), self.cut.tolist(), strict=True):
-            every = in_order(mass)
-            there = every > 0.0
-            # error 2: about its mean, stretched, the computed law is above the exact one about its own
-            part = every[there] / every.sum()
-            point = (y[there] - float(part @ y[there])) * (1.0 + stretch)
-            found.append(Law(point=point, mass=part, cut=cut))
-        return found
+            cells = in_order(mass)
+            occupied = cells > 0.0
+            # error 2: the computed law about its mean, stretched, is above the exact one about its own
+            share = cells[occupied] / cells.sum()
+            point = (y[occupied] - float(share @ y[occupied])) * (1.0 + stretch)
+            laws.append(Law(point=point, mass=share, cut=cut))
+        return laws
 
 
 def batch(
     rows: Sequence[FloatArray], base: int, *, weight: FloatArray, stretch: Sequence[float], cut: Sequence[float]
 ) -> Batch:
-    """Laws of one term each, from their masses on one grid."""
+    """Laws of one term each, from their masses on one grid.
+
+    Args:
+        rows: masses over (level, position), for each law.
+        base: the spacing of level 0 is 2^base.
+        weight: how much each law matters for the choice of later grids.
+        stretch: the stretch of each law (error 2).
+        cut: the cut of each law (error 1).
+
+    Returns:
+        The batch.
+    """
     levels = max(len(row) for row in rows)
     mass = np.zeros((len(rows), levels, rows[0].shape[1]))
     for place, row in enumerate(rows):
@@ -123,35 +155,45 @@ def batch(
     return Batch(count=1, weight=weight, base=base, mass=mass, stretch=np.array(stretch), cut=np.array(cut))
 
 
-def _coarser(mass: FloatArray) -> FloatArray:
-    """Every odd point is shared by its neighbours; arrays start and end with an even one."""
-    # Halves to both sides keep the mean; a spread.
+def _coarsened(mass: FloatArray) -> FloatArray:
+    """Masses of the even points after each odd one is shared; arrays start and end with an even one."""
+    # Half to each side: a spread that keeps the mean.
     even, odd = mass[:, ::2].copy(), 0.5 * mass[:, 1::2]
     even[:, :-1] += odd
     even[:, 1:] += odd
     return even
 
 
-def _padded(mass: FloatArray, half: int) -> FloatArray:
+def _padded_rows(mass: FloatArray, half: int) -> FloatArray:
+    """Arrays over the points -N/2..N/2 as arrays over -N..N."""
     wide = np.zeros((len(mass), 2 * half + 1))
     wide[:, half // 2 : half // 2 + half + 1] = mass
     return wide
 
 
 def rebased_batch(a: Batch, base: int) -> Batch:
-    """The same laws with a coarser level 0."""
+    """The laws on a grid with a coarser level 0.
+
+    Args:
+        a: the laws.
+        base: the new base; nothing changes if it is not larger.
+
+    Returns:
+        A batch whose sums are spreads of the old ones.
+    """
     mass, quarter = a.mass, a.half // 2
     for _ in range(a.base, base):
-        # Level 0 is shared by every second of its points, which are points of level 1, the new level 0.
-        coarse = _coarser(mass[:, 0])
+        # Level 0 is shared between its even points, which are points of level 1, the new level 0.
+        coarse = _coarsened(mass[:, 0])
         mass = mass[:, 1:].copy() if mass.shape[1] > 1 else np.zeros_like(mass)
         mass[:, 0, quarter : quarter + a.half + 1] += coarse
+    # error 2, for each level removed
     steps = 32.0 * max(0, base - a.base) * UNIT
     return replace(a, base=max(base, a.base), mass=mass, stretch=a.stretch + steps)
 
 
 def _span(mass: FloatArray, low: int, high: int) -> slice:
-    """Where any of the laws has mass, between two columns."""
+    """The span of two columns in which any of the laws has mass."""
     where = np.flatnonzero(mass[:, low:high].any(axis=0))
     return slice(low + int(where[0]), low + int(where[-1]) + 1) if where.size else slice(0, 0)
 
@@ -163,18 +205,18 @@ def _runs(mass: FloatArray, level: int) -> list[slice]:
     return [span for span in (_span(mass, *part) for part in parts) if span.stop]
 
 
-def _convolved(a: Batch, b: Batch) -> list[FloatArray]:
+def _convolved_levels(a: Batch, b: Batch) -> list[FloatArray]:
     """Masses of the sums, level by level, on points -2N..2N of each."""
     half, same = a.half, a is b
     laws, columns = a.mass.shape[0], 2 * half + 1
-    # Pairs by the larger of their levels: a term of a lower level is first shared on the higher one's grid.
-    nothing = np.zeros((laws, columns))
-    below = [nothing, nothing]
-    found = []
+    # Pairs go to the larger of their levels: a term of a lower level is first coarsened to the higher one's grid.
+    empty = np.zeros((laws, columns))
+    below = [empty, empty]
+    rows = []
     levels = max(a.mass.shape[1], b.mass.shape[1])
     for k in range(levels):
-        pa, pb = (x.mass[:, k] if k < x.mass.shape[1] else nothing for x in (a, b))
-        # A sum with itself has each pair of different levels twice.
+        pa, pb = (x.mass[:, k] if k < x.mass.shape[1] else empty for x in (a, b))
+        # When a law is added to itself, each pair of different levels occurs twice.
         terms = [(pa, pb + 2.0 * below[1])] if same else [(pa, pb + below[1]), (pb, below[0])]
         p = np.zeros((laws, 4 * half + 1))
         for left, right in terms:
@@ -185,16 +227,16 @@ def _convolved(a: Batch, b: Batch) -> list[FloatArray]:
                 stop = run.stop + span.stop - 1
                 for law in np.flatnonzero(left[:, run].any(axis=1)).tolist():
                     p[law, start:stop] += np.correlate(left[law, run], backwards[law], "full")
-        found.append(p)
+        rows.append(p)
         if k + 1 < levels:
-            low = _padded(_coarser(pb + below[1]), half)
-            below = [low if same else _padded(_coarser(pa + below[0]), half), low]
-    return found
+            low = _padded_rows(_coarsened(pb + below[1]), half)
+            below = [low if same else _padded_rows(_coarsened(pa + below[0]), half), low]
+    return rows
 
 
-def _settled(masses: list[FloatArray], half: int) -> FloatArray:
-    """Move what lies beyond a level's reach up, what lies in its empty middle down (exactly)."""
-    # Sums reach twice as far as their terms: what is outside belongs to the next level.
+def _settled_levels(masses: list[FloatArray], half: int) -> FloatArray:
+    """Masses over (law, level, position), each on the level where it belongs."""
+    # Sums reach twice as far as their terms: masses outside belong to the next level.
     inside = slice(half, 3 * half + 1)
     k = 0
     while k < len(masses):
@@ -203,7 +245,7 @@ def _settled(masses: list[FloatArray], half: int) -> FloatArray:
         if outside.any():
             if k + 1 == len(masses):
                 masses.append(np.zeros_like(outside))
-            masses[k + 1][:, inside] += _coarser(outside)
+            masses[k + 1][:, inside] += _coarsened(outside)
         k += 1
     settled = np.stack([row[:, inside] for row in masses], axis=1)
     # A level's middle is covered by finer levels, on whose grid its points are: moving down is exact.
@@ -214,20 +256,20 @@ def _settled(masses: list[FloatArray], half: int) -> FloatArray:
     return settled
 
 
-def _clipped(a: Batch, allowance: float) -> Batch:
-    """Without the ends of each law whose first moment is within the allowance: moved to the last cell kept."""
+def _without_ends(a: Batch, allowance: float) -> Batch:
+    """The laws with ends of negligible first moment moved inwards to the last cell kept."""
     points, shape = in_order(a.points), a.mass.shape
     order = in_order(np.arange(shape[1] * shape[2]).reshape(shape[1:]))
     rows = a.mass.reshape(shape[0], -1)[:, order]
     sizes = rows * np.abs(points)
-    here, middle = np.arange(len(points)), len(points) // 2  # where 0 is: no mass changes sides
+    index, middle = np.arange(len(points)), len(points) // 2  # where 0 is: no mass changes sides
     low = np.minimum((np.cumsum(sizes, axis=1) < allowance).sum(axis=1), middle)[:, None]
     high = len(points) - 1 - (np.cumsum(sizes[:, ::-1], axis=1) < allowance).sum(axis=1)
     high = np.maximum(high, middle)[:, None]
     # error 1: moved inwards, which is no spread, so its first moment is charged
-    below, above = here < low, here > high
+    below, above = index < low, index > high
     cut = a.cut + (sizes * (below | above)).sum(axis=1) * (1.0 + 1e-9)
-    rows += (here == low) * (rows * below).sum(axis=1)[:, None] + (here == high) * (rows * above).sum(axis=1)[:, None]
+    rows += (index == low) * (rows * below).sum(axis=1)[:, None] + (index == high) * (rows * above).sum(axis=1)[:, None]
     rows[below | above] = 0.0
     mass = np.zeros((shape[0], shape[1] * shape[2]))
     mass[:, order] = rows
@@ -237,55 +279,82 @@ def _clipped(a: Batch, allowance: float) -> Batch:
 
 
 def deviation(a: Batch) -> float:
-    """The mean absolute deviation of the laws, on average, given that there is one."""
+    """The weighted mean absolute deviation of the laws, given that they are not at 0."""
     points = np.abs(a.points)
     sizes = (a.mass * points).sum(axis=(1, 2))
-    away = (a.mass * (points > 0.0)).sum(axis=(1, 2))
-    return float(a.weight @ sizes) / float(a.weight @ away)
+    off_centre = (a.mass * (points > 0.0)).sum(axis=(1, 2))
+    return float(a.weight @ sizes) / float(a.weight @ off_centre)
 
 
 def batch_sum(a: Batch, b: Batch, share: float) -> Batch:
-    """Each law of a and that of b in one sum (b may be a: as many terms again).
+    """The sum of each law of one batch with that of another.
 
-    `share` is how much of the first moment of a term may be cut, for each of the terms.
+    Args:
+        a: one batch.
+        b: the other; `a` itself stands for an independent copy.
+        share: how much of its first moment may be cut, for each term.
+
+    Returns:
+        The batch of sums, on a grid that fits them.
     """
     if a is not b:
         a, b = rebased_batch(a, b.base), rebased_batch(b, a.base)
     # error 2, of this sum
-    mass = _settled(_convolved(a, b), a.half)
+    mass = _settled_levels(_convolved_levels(a, b), a.half)
     error = (max(a.longest, b.longest) + 64.0) * UNIT
     stretch = np.maximum(a.stretch, b.stretch)
-    both = Batch(
-        count=a.count + b.count, weight=a.weight, base=a.base, mass=mass, cut=a.cut + b.cut,
+    total = Batch(
+        count=a.count + b.count,
+        weight=a.weight,
+        base=a.base,
+        mass=mass,
+        cut=a.cut + b.cut,
         stretch=stretch + 8.0 * error * (1.0 + stretch) * (1.0 + 1e-6),
-    )  # fmt: skip
-    both = _clipped(both, share * both.count)
-    return rebased_batch(both, base_for(deviation(both), both.half))
+    )
+    total = _without_ends(total, share * total.count)
+    return rebased_batch(total, base_for(deviation(total), total.half))
 
 
-def sums_by_count(one: Batch, share: float) -> Callable[[int], Batch]:
-    """Sums of any number of copies of a term; those made on the way are kept."""
-    made: dict[int, Batch] = {1: one}
+def sums_by_count(term: Batch, share: float) -> Callable[[int], Batch]:
+    """A function that returns the sum of any number of copies of a term.
+
+    Args:
+        term: the laws of one term.
+        share: how much of its first moment may be cut, for each term.
+
+    Returns:
+        The function, which remembers the sums it has made.
+    """
+    by_count: dict[int, Batch] = {1: term}
 
     def sum_of(count: int) -> Batch:
-        if count not in made:
+        if count not in by_count:
             if count % 2:
-                made[count] = batch_sum(sum_of(count - 1), one, share)
+                by_count[count] = batch_sum(sum_of(count - 1), term, share)
             else:
-                part = sum_of(count // 2)
-                made[count] = batch_sum(part, part, share)
-        return made[count]
+                half = sum_of(count // 2)
+                by_count[count] = batch_sum(half, half, share)
+        return by_count[count]
 
     return sum_of
 
 
-def sums(one: Batch, counts: Sequence[int], share: float) -> dict[int, Batch]:
-    """Sums of each of the counts, but for 0: from one to the next."""
-    sum_of, found = sums_by_count(one, share), {}
-    wanted = sorted({count for count in counts if count > 0})
-    if wanted:
-        found[wanted[0]] = sum_of(wanted[0])
-    # Most differences are equal, so one more sum for each.
-    for before, count in itertools.pairwise(wanted):
-        found[count] = batch_sum(found[before], sum_of(count - before), share)
-    return found
+def sums(term: Batch, counts: Sequence[int], share: float) -> dict[int, Batch]:
+    """Sums of several numbers of copies of a term.
+
+    Args:
+        term: the laws of one term.
+        counts: the numbers; 0 is left out.
+        share: how much of its first moment may be cut, for each term.
+
+    Returns:
+        The sums by their counts.
+    """
+    sum_of, by_count = sums_by_count(term, share), {}
+    increasing = sorted({count for count in counts if count > 0})
+    if increasing:
+        by_count[increasing[0]] = sum_of(increasing[0])
+    # Most differences are equal, so each count costs one more sum.
+    for before, count in itertools.pairwise(increasing):
+        by_count[count] = batch_sum(by_count[before], sum_of(count - before), share)
+    return by_count

@@ -315,10 +315,10 @@ def highest_power(parts: Parts, fpr: float, half: int = 512) -> float:
 
 
 def _power_bound(rounds: Composition, direction: Direction, fpr: float) -> float:
-    epsilon, delta = rounds.above(direction).points()
+    epsilon, delta = rounds.upper_curve(direction).points()
     # e^700 is near the largest double; a bound above 1 says nothing anyway.
     upper = float(np.min(fpr * np.exp(np.minimum(epsilon, 700.0)) + delta, initial=1.0))
-    epsilon, delta = rounds.above(_other(direction)).points()
+    epsilon, delta = rounds.upper_curve(_other(direction)).points()
     upper = min(upper, float(np.min(1.0 - np.exp(-epsilon) * (1.0 - fpr - delta), initial=1.0)))
     return max(fpr, upper * (1.0 + 8.0 * UNIT))
 

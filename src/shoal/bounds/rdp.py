@@ -32,7 +32,7 @@ import numpy as np
 from shoal._validate import ORDER_MAX
 from shoal.bounds.gaussian import SMALLEST_DOUBLE
 from shoal.bounds.numeric import DIRECTIONS, UNIT, Direction, FloatArray
-from shoal.bounds.round import DENSE, Round
+from shoal.bounds.round import DENSE_ORDER_MAX, Round
 
 _FINE, _GAIN = 2e-4, 1e-9
 """The search around the best order ends when orders differ, or answers change, by less than these parts."""
@@ -55,8 +55,8 @@ def order_grid(level: int) -> FloatArray:
         # Small orders count where epsilon is large; there they are denser than the whole ones.
         return np.concatenate([np.linspace(1.02, 2.0, 50)[:-1], np.linspace(2.0, 8.0, 25), np.arange(9.0, 65.0)])
     if level == 1:
-        return np.arange(65.0, DENSE + 1.0)
-    return np.round(DENSE * 2.0 ** (level - 2.0 + np.arange(1, 5) / 4.0))
+        return np.arange(65.0, DENSE_ORDER_MAX + 1.0)
+    return np.round(DENSE_ORDER_MAX * 2.0 ** (level - 2.0 + np.arange(1, 5) / 4.0))
 
 
 @functools.lru_cache(maxsize=512)
@@ -93,8 +93,8 @@ def _search(
         level += 1
     # Above the dense levels, halve the gap around the best order until it no longer pays.
     gap = at * 2.0**0.25 - at
-    while at > DENSE and gap >= max(1.0, _FINE * at):
-        orders = np.round(np.array([max(at - gap / 2.0, DENSE), at + gap / 2.0]))
+    while at > DENSE_ORDER_MAX and gap >= max(1.0, _FINE * at):
+        orders = np.round(np.array([max(at - gap / 2.0, DENSE_ORDER_MAX), at + gap / 2.0]))
         values = objective(orders, np.array([_total_at(parts, direction, float(order)) for order in orders]))
         i = int(np.argmin(values))
         if values[i] < best:

@@ -136,7 +136,7 @@ def test_different_rounds_together():
 def test_group_privacy_by_way_of_zero():
     """For one plain report the way through zero is known: it may not be below the Gaussian mechanism."""
     rounds = ((Identical(ratio=Lognormal(scale=3.0), users=1), 1),)
-    above = Composition(parts=rounds, half=1024, budget=1e-30).above
+    above = Composition(parts=rounds, half=1024, budget=1e-30).upper_curve
     by_zero = ThroughZero(to_zero=above("forward"), from_zero=above("reverse"))
     for epsilon in (0.1, 1.0, 3.0):
         exact = LocalGaussian(sigma=3.0, adjacency="replace").delta(epsilon=epsilon)
@@ -217,7 +217,7 @@ def test_one_round_by_way_of_zero_in_prices():
     assert isinstance(m._above(), Replace)
     alone = Composition(parts=((m._above(), 1),), half=512, budget=1e-24)
     for way in ("forward", "reverse"):
-        found = alone.above(way).epsilon(1e-6)
+        found = alone.upper_curve(way).epsilon(1e-6)
         assert m.epsilon(delta=1e-6).upper * 0.999 <= found <= 1.02 * m.epsilon(delta=1e-6).upper
 
 

@@ -158,14 +158,14 @@ def _worst(parts: Parts, smallest: float, accuracy: float, bound: Callable[[Curv
     legs = _legs(parts)
     chosen = parts if legs is None else legs
     composition = Composition(parts=chosen, half=_half_for(accuracy), budget=_budget(chosen, smallest))
-    forward, reverse = (composition.above(direction) for direction in DIRECTIONS)
+    forward, reverse = (composition.upper_curve(direction) for direction in DIRECTIONS)
     if legs is None:
         return max(bound(forward), bound(reverse))
     through_zero = bound(ThroughZero(to_zero=forward, from_zero=reverse))
     if not any(part.has_direct_bound for part, _ in parts):
         return through_zero
     composition = replace(composition, parts=parts)
-    return min(through_zero, max(bound(composition.above(direction)) for direction in DIRECTIONS))
+    return min(through_zero, max(bound(composition.upper_curve(direction)) for direction in DIRECTIONS))
 
 
 def _legs(parts: Parts) -> Parts | None:

@@ -438,7 +438,7 @@ class Exchange(Round):
     is_upper_only: ClassVar[bool] = True
 
     @property
-    def weight(self) -> float:  # type: ignore[override]
+    def weight(self) -> float:
         """The probability that user 1 is sampled."""
         return 1.0 if self.sample is None else self.sample / self.users
 

@@ -87,15 +87,15 @@ class Opposite(Round):
     loss: float = 0.0
 
     @property
-    def ratio(self) -> Ratio:  # type: ignore[override]
+    def ratio(self) -> Ratio:
         return self.mean.ratio
 
     @property
-    def users(self) -> int:  # type: ignore[override]
+    def users(self) -> int:
         return self.mean.users
 
     @property
-    def weight(self) -> float:  # type: ignore[override]
+    def weight(self) -> float:
         return self.mean.weight
 
     @property

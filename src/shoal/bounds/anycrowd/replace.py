@@ -89,15 +89,15 @@ class Replace(Round):
     is_upper_only: ClassVar[bool] = True
 
     @property
-    def ratio(self) -> Lognormal:  # type: ignore[override]
+    def ratio(self) -> Lognormal:
         return replace(self.step.ratio, scale=0.5 * self.step.ratio.scale)
 
     @property
-    def users(self) -> int:  # type: ignore[override]
+    def users(self) -> int:
         return self.step.users
 
     @property
-    def weight(self) -> float:  # type: ignore[override]
+    def weight(self) -> float:
         return self.step.weight
 
     @property
@@ -154,7 +154,7 @@ class Replace(Round):
 def _replace_law(moved: Replace, half: int, budget: float) -> PricedLaw:
     """Law of one round by way of zero, sharpened by the bounds that do not pass through zero."""
     leg = Composition(parts=((moved.step, 1),), half=half, budget=budget)
-    through_zero = ThroughZero(to_zero=leg.above("forward"), from_zero=leg.above("reverse"))
+    through_zero = ThroughZero(to_zero=leg.upper_curve("forward"), from_zero=leg.upper_curve("reverse"))
     # The losses of a leg are bounded; those of both together by twice as much.
     last = 2.0 * float(max(through_zero.to_zero.loss[-1], through_zero.from_zero.loss[-1]))
     first = min(1e-3 * last, 1e-2 * max(through_zero.epsilon(0.1 * through_zero.delta(0.0)), 1e-12))

@@ -95,11 +95,11 @@ class Attack(Round):
     steps: int
 
     @property
-    def users(self) -> int:  # type: ignore[override]
+    def users(self) -> int:
         return self.steps
 
     @property
-    def weight(self) -> float:  # type: ignore[override]
+    def weight(self) -> float:
         return 1.0
 
     @property
@@ -125,7 +125,7 @@ class Allocation(Attack):
     clipped: bool = True
 
     @property
-    def ratio(self) -> Lognormal:  # type: ignore[override]
+    def ratio(self) -> Lognormal:
         """All of the record's outputs in the clear are one report with `picks` times the precision."""
         return Lognormal(scale=self.scale / math.sqrt(self.picks))
 
@@ -240,7 +240,7 @@ class Maximum(Attack):
     """The largest of `steps` outputs, one of which has its mean at 2 (P) or 1 (Q) in units of C."""
 
     @property
-    def ratio(self) -> Lognormal:  # type: ignore[override]
+    def ratio(self) -> Lognormal:
         return Lognormal(scale=self.scale)
 
     def limited(self) -> Maximum:

@@ -220,15 +220,15 @@ class _OnTheLine(Round):
         return least <= self.swap.scale and self.ratio.scale <= SCALE_MAX and self.swap.rate >= LAW_RATE_MIN
 
     @property
-    def ratio(self) -> Lognormal:  # type: ignore[override]
+    def ratio(self) -> Lognormal:
         return Lognormal(scale=self.swap.scale / (self.swap.place_p - self.swap.place_q))
 
     @property
-    def users(self) -> int:  # type: ignore[override]
+    def users(self) -> int:
         return 1
 
     @property
-    def weight(self) -> float:  # type: ignore[override]
+    def weight(self) -> float:
         return self.swap.rate
 
     def test_error(self, half: int, budget: float) -> tuple[float, float]:
