@@ -75,7 +75,7 @@ class Switching(Attack):
     loss: float = 0.0
 
     @property
-    def ratio(self) -> Lognormal:  # type: ignore[override]
+    def ratio(self) -> Lognormal:
         return Lognormal(scale=self.scale)
 
     @property
