@@ -361,7 +361,7 @@ def test_mixtures_of_tests_are_as_good_as_the_bound(
 def test_the_hull_of_points() -> None:
     rng = np.random.default_rng(2)
     x, y = rng.random(300), rng.random(300)
-    corners = certify._hull(np.append(x, [0.0, 1.0]), np.append(y, [0.0, 1.0]))
+    corners = certify._concave_hull(np.append(x, [0.0, 1.0]), np.append(y, [0.0, 1.0]))
     assert np.all(np.diff(corners[0]) > 0.0)
     assert np.all(np.diff(np.diff(corners[1]) / np.diff(corners[0])) <= 1e-12)
     assert np.all(np.interp(x, *corners) >= y - 1e-12)

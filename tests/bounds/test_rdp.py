@@ -81,14 +81,14 @@ def test_reverse_direction_counts_when_it_is_worse(monkeypatch):
         return true(mean, orders, direction, **more) * (10.0 if direction == "reverse" else 1.0)
 
     monkeypatch.setattr(Identical, "log_moments", worse_in_reverse)
-    rdp._level.cache_clear()
-    rdp._one.cache_clear()
+    rdp._log_moments_at_level.cache_clear()
+    rdp._log_moment_at.cache_clear()
     try:
         assert m.rdp([4.0])[0] > 5 * before[1]
         assert m.epsilon(method="rdp", delta=1e-6, rounds=3).upper > before[0]
     finally:
-        rdp._level.cache_clear()
-        rdp._one.cache_clear()
+        rdp._log_moments_at_level.cache_clear()
+        rdp._log_moment_at.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def test_the_grid_extends_itself():
     """The best order is far above any fixed grid here, and inside the one that was searched."""
     m = shuffle(10**7, 50.0)
     parts = ((m._above(), 1),)
-    _, best = rdp._worst(parts, None, lambda o, m: rdp.epsilon_terms(o, m, 1e-6))
+    _, best = rdp._worse_direction(parts, None, lambda o, m: rdp.epsilon_terms(o, m, 1e-6))
     assert best > 50_000
     # no order of a wide independent scan does better than what was found
     orders = np.unique(np.round(np.geomspace(2, 400_000, 60)))
