@@ -27,7 +27,7 @@ import numpy as np
 from shoal.deployment import noise, tokens
 from shoal.deployment.analyst import Analyst, Settings
 from shoal.deployment.local_machine import Machine
-from shoal.deployment.report import Task, numbers, seal, unseal
+from shoal.deployment.task import Task, numbers, seal, unseal
 
 TERMS = {"clip": 1.0, "sigma": 1.0, "rate": 0.5, "minimum": 2, "epsilon": 100.0, "delta": 1e-6, "crowd": "identical"}
 
@@ -47,7 +47,7 @@ def shuffle(folder: pathlib.Path, count: int) -> None:
     from shoal.deployment.shuffler import Shuffler
 
     TaskIdentity.task_id = TaskIdentity.run_id = TaskIdentity.node_id = 1
-    with contextlib.closing(Analyst(folder / "analyst", reading=True)) as analyst:
+    with contextlib.closing(Analyst.read(folder / "analyst")) as analyst:
         task, key = analyst.settings.task, analyst.public_keys()[0]
     members = [tokens.read_secret(p) for p in sorted((folder / "registrar" / "secrets").iterdir())]
     strategy = Shuffler.from_file(folder / "shuffler.toml")
@@ -109,7 +109,7 @@ def rosters(nodes: int, rounds: int) -> dict[str, float]:
     task = Task(name="benchmark", dimension=10, **TERMS)
     with tempfile.TemporaryDirectory() as name:
         start = time.perf_counter()
-        path, given = tokens.enrol(pathlib.Path(name) / "r", task=task, nodes=nodes, first=1, last=rounds)
+        path, given = tokens.enrol_nodes(pathlib.Path(name) / "r", task=task, nodes=nodes, first=1, last=rounds)
         made = time.perf_counter()
         members = [tokens.read_secret(p) for p in given]
         shown = [tokens.token(s, task=task, number=rounds) for s in members]

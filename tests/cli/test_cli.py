@@ -549,7 +549,7 @@ def test_a_missing_extra_is_told_before_the_work(monkeypatch):
 def test_a_trial_on_flower_has_a_budget_for_its_rounds_and_says_what_it_protects(capsys):
     pytest.importorskip("flwr")
     from shoal.cli.commands import flower
-    from shoal.deployment.report import Task
+    from shoal.deployment.task import Task
 
     agreed = {"clip": 1.0, "sigma": 0.5, "rate": 0.5, "delta": 1e-5, "crowd": "identical"}
     budget = flower._cost(75, 10, agreed)

@@ -1,6 +1,7 @@
 """A node, an analyst with a roster and its service, for the tests of the deployment."""
 
 import os
+import sqlite3
 import sys
 
 import pytest
@@ -14,8 +15,7 @@ if not OLD:
     from flwr.supercore.task_identity import TaskIdentity
 
     from deployment.parties import Desk, TestClient, settle, setup
-    from shoal.deployment import analyst as analyst_module
-    from shoal.deployment.service import make_app
+    from shoal.deployment.analyst.service import analyst_app
 
 
 @pytest.fixture(autouse=True)
@@ -44,13 +44,13 @@ def desk(tmp_path):
 @pytest.fixture(autouse=True)
 def closed(monkeypatch):
     """All databases, at the end: Python 3.13 complains of one left open, in whichever test it then runs."""
-    opened, connect = [], analyst_module._connect
+    opened, connect = [], sqlite3.connect
 
-    def kept(path):
-        opened.append(connect(path))
+    def kept(*args, **options):
+        opened.append(connect(*args, **options))
         return opened[-1]
 
-    monkeypatch.setattr(analyst_module, "_connect", kept)
+    monkeypatch.setattr(sqlite3, "connect", kept)
     yield
     for db in opened:
         db.close()
@@ -65,5 +65,5 @@ def home(tmp_path):
 
 @pytest.fixture
 def web(home):
-    with TestClient(make_app(home), headers={"Authorization": f"Bearer {home.password}"}) as client:
+    with TestClient(analyst_app(home), headers={"Authorization": f"Bearer {home.password}"}) as client:
         yield client

@@ -13,21 +13,16 @@ from typer.testing import CliRunner
 
 from shoal.cli.app import app as command
 from shoal.deployment import files, tokens
-from shoal.deployment.analyst import (
-    Analyst,
-    Settings,
-)
+from shoal.deployment.analyst import Analyst, Settings
+from shoal.deployment.analyst.service import analyst_app
+from shoal.deployment.analyst_client import AnalystClient
 from shoal.deployment.client import sealed_reports
-from shoal.deployment.node import REFUSALS, Node, join
-from shoal.deployment.report import (
-    Task,
-    numbers,
-    opening,
-    seal,
-    unseal,
-)
-from shoal.deployment.service import make_app
-from shoal.deployment.shuffler import AnalystClient, Journal, Shuffler
+from shoal.deployment.journal import Journal
+from shoal.deployment.node import REFUSALS, Node
+from shoal.deployment.report import opening_terms, report_values, seal, unseal
+from shoal.deployment.shuffler import Shuffler
+from shoal.deployment.state import join_task
+from shoal.deployment.task import Task
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Starlette would rather have a package that is not on every index yet
@@ -45,17 +40,17 @@ TASK = task()
 TOKEN = b"t" * 16
 
 
-def opened(sealed, *, task=TASK, number, key, longest=None):
+def opened(sealed, *, task=TASK, round_number, key, longest=None):
     """Token and numbers of a sealed report, None for a dummy's."""
-    token, content = unseal(sealed, task=task, number=number, key=key)
-    report, values = numbers(content, longest=task.longest if longest is None else longest)
+    token, content = unseal(sealed, task=task, round_number=round_number, key=key)
+    report, values = report_values(content, longest=task.longest if longest is None else longest)
     assert report or not values.any()
     return token, values if report else None
 
 
 def signed(desk, number, *, size=12, signer=None, key=None, model=1.0):
     """The analyst's signature under a round whose model is all ones."""
-    content = opening(desk.node.task, number, np.full(size, model), (key or desk.key).public_key())
+    content = opening_terms(desk.node.task, number, np.full(size, model), (key or desk.key).public_key())
     return (signer or desk.signer).sign(content)
 
 
@@ -84,7 +79,7 @@ class Desk:
         self.path.write_text(self.node.to_toml())
         self.node = Node.read(self.path)
         if joined:
-            join(self.node)
+            join_task(self.node)
         self.context = Context(
             run_id=1, node_id=77, node_config={"shoal": str(self.path)}, state=RecordDict(), run_config={}
         )
@@ -126,7 +121,7 @@ class Desk:
         return reply.error.code
 
     def opened(self, number, **kwargs):
-        return opened(self.sealed(number, **kwargs), task=self.node.task, number=number, key=self.key)[1]
+        return opened(self.sealed(number, **kwargs), task=self.node.task, round_number=number, key=self.key)[1]
 
 
 def setup(terms=TASK, **fields):
@@ -137,7 +132,7 @@ def settle(folder, settings, *, nodes=80, model=None):
     """An analyst with a roster; `secrets` are those of its nodes."""
     made = Analyst.create(folder, settings, model=model)
     registrar = folder.with_name(folder.name + "-registrar")
-    roster, given = tokens.enrol(registrar, task=settings.task, nodes=nodes, first=1, last=settings.rounds)
+    roster, given = tokens.enrol_nodes(registrar, task=settings.task, nodes=nodes, first=1, last=settings.rounds)
     made.admit(roster)
     made.secrets = [tokens.read_secret(path) for path in given]
     return made
@@ -147,8 +142,8 @@ def sealed_by(analyst, member, number, value, *, terms=None, key=None, token=Non
     """The sealed report of one of the nodes, or what somebody else has made of it."""
     own = analyst.settings.task if terms is None else terms
     pub = (analyst.key(number) if key is None else key).public_key()
-    token = tokens.token(analyst.secrets[member], task=own, number=number) if token is None else token
-    return seal(value, task=own, number=number, key=pub, token=token)
+    token = tokens.token(analyst.secrets[member], task=own, round_number=number) if token is None else token
+    return seal(value, task=own, round_number=number, key=pub, token=token)
 
 
 def batch(analyst, number, values, *, bad=()):
@@ -177,7 +172,7 @@ class LocalAnalyst(AnalystClient):
 
     def __init__(self, home, fail=0, patience=30.0):
         super().__init__(url="https://analyst", password=home.password, patience=patience)
-        self._http = TestClient(make_app(home), headers={"Authorization": f"Bearer {home.password}"})
+        self._http = TestClient(analyst_app(home), headers={"Authorization": f"Bearer {home.password}"})
         self.fail = fail
         self.bodies = []
 

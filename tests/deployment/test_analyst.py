@@ -17,22 +17,13 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from shoal import Accountant, ShuffledCheckIn
-from shoal.deployment import analyst as analyst_module
 from shoal.deployment import keys, noise, tokens
-from shoal.deployment.analyst import (
-    Analyst,
-    BatchError,
-    ConflictError,
-    ExhaustedError,
-)
-from shoal.deployment.report import (
-    REASONS,
-    RefusedError,
-    counted,
-    seal,
-    unseal,
-)
-from shoal.deployment.shuffler import Journal
+from shoal.deployment.analyst import Analyst, delivery
+from shoal.deployment.analyst.delivery import Counts
+from shoal.deployment.errors import BatchError, ConflictError, ExhaustedError, RefusedReportError
+from shoal.deployment.journal import Journal
+from shoal.deployment.report import REFUSAL_REASONS, seal, unseal
+from shoal.deployment.task import counted_users
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Starlette would rather have a package that is not on every index yet
@@ -63,7 +54,7 @@ def test_a_round_is_entered_with_the_users_that_count(home):
     assert (answer["users"], answer["refused"]) == (5, 8)  # the last one was there, and its numbers are left out
     (row,) = home.rounds()
     assert row["refused"] == {"length": 0, "seal": 5, "content": 0, "norm": 1, "token": 1, "duplicate": 1}
-    assert set(row["refused"]) == set(REASONS)
+    assert set(row["refused"]) == set(REFUSAL_REASONS)
     assert row["reports"] == 3
     assert home.accountant().ledger[0].mechanism == ShuffledCheckIn(users=5, rate=0.5, sigma=2.0, crowd="identical")
     np.testing.assert_allclose(home.present()[1], np.full(12, 3 / (0.5 * 5)))
@@ -72,14 +63,14 @@ def test_a_round_is_entered_with_the_users_that_count(home):
 def test_the_shuffler_alone_cannot_isolate_a_user(tmp_path):
     """One victim's report among forged dummies: refused, and nothing has happened; so are replays and old tokens."""
     home = settle(tmp_path / "a", setup(task(minimum=20)), nodes=40)
-    victim = sealed_by(home, 7, 1, np.ones(12))
+    victim, victim_task = sealed_by(home, 7, 1, np.ones(12)), home.settings.task
     before = home.present()[1]
     dummies = [sealed_by(home, 0, 1, None, token=secrets.token_bytes(16)) for _ in range(99)]
     for tricks in (
         dummies,
         [os.urandom(TASK.length) for _ in range(99)],
         [victim] * 99,
-        [sealed_by(home, 0, 1, None, token=tokens.token(s, task=home.settings.task, number=2)) for s in home.secrets],
+        [sealed_by(home, 0, 1, None, token=tokens.token(s, task=victim_task, round_number=2)) for s in home.secrets],
     ):
         with pytest.raises(BatchError, match="a round must have at least 20 users, got 1"):
             close_round(home, 1, b"".join([victim, *tricks]))
@@ -126,7 +117,7 @@ def test_the_steps_of_opening_do_not_tell_a_dummy_from_a_report(home):
     def steps(value, copies):
         found, one = [], sealed_by(home, 1, 1, value)
         receiving = home.receive(1)
-        here = os.path.dirname(analyst_module.__file__)
+        here = os.path.dirname(tokens.__file__)
 
         def trace(frame, event, _):
             if not frame.f_code.co_filename.startswith(here):
@@ -144,8 +135,8 @@ def test_the_steps_of_opening_do_not_tell_a_dummy_from_a_report(home):
         return found
 
     assert steps(None, 3) == steps(np.ones(12), 3)
-    assert sum(name == "numbers" for name, _ in steps(np.ones(12), 1)) > 2  # it was looked into
-    entered = [sum(name == "numbers" for name, _ in found) for found in seen]
+    assert sum(name == "report_values" for name, _ in steps(np.ones(12), 1)) > 2  # it was looked into
+    entered = [sum(name == "report_values" for name, _ in found) for found in seen]
     assert len(set(entered)) == 1  # and once, however many copies there were
 
 
@@ -169,15 +160,15 @@ def test_honest_reports_are_plausible_and_longer_ones_are_not(dimension):
         sealed = seal(
             np.full(dimension, factor * terms.longest / math.sqrt(dimension)),
             task=terms,
-            number=1,
+            round_number=1,
             key=key.public_key(),
             token=TOKEN,
         )
         if fine:
-            opened(sealed, task=terms, number=1, key=key)
+            opened(sealed, task=terms, round_number=1, key=key)
         else:
-            with pytest.raises(RefusedError, match="norm"):
-                opened(sealed, task=terms, number=1, key=key)
+            with pytest.raises(RefusedReportError, match="norm"):
+                opened(sealed, task=terms, round_number=1, key=key)
 
 
 def test_the_ledger_is_the_accountant(home):
@@ -196,8 +187,8 @@ def test_the_ledger_is_the_accountant(home):
 
 @given(st.integers(min_value=1, max_value=10**7))
 def test_the_ledger_counts_on_no_more_users_than_there_were(users):
-    assert users * 31 / 32 < counted(users) <= users
-    assert counted(counted(users)) == counted(users)
+    assert users * 31 / 32 < counted_users(users) <= users
+    assert counted_users(counted_users(users)) == counted_users(users)
 
 
 def test_many_users_are_counted_in_steps(tmp_path):
@@ -224,7 +215,7 @@ def test_the_same_batch_has_the_same_answer_and_another_does_not(home):
     assert close_round(home, 1, body) == answer
     with pytest.raises(ConflictError, match="round 1 is closed, with another batch"):
         close_round(home, 1, batch(home, 1, vectors(1, 2, 3)))
-    with pytest.raises(ConflictError, match="round must be at most 2"):
+    with pytest.raises(ConflictError, match="expected a round up to 2, got 3"):
         close_round(home, 3, batch(home, 3, vectors(1, 2, 3)))
     np.testing.assert_array_equal(home.present()[1], model)
     assert len(home.accountant()) == 1
@@ -232,8 +223,8 @@ def test_the_same_batch_has_the_same_answer_and_another_does_not(home):
 
 def test_a_folder_has_one_analyst_and_many_readers(home):
     with pytest.raises(ValueError, match="must belong to one analyst: another process uses it"):
-        Analyst(home.folder)
-    reader = Analyst(home.folder, reading=True)
+        Analyst.open(home.folder)
+    reader = Analyst.read(home.folder)
     close_round(home, 1, batch(home, 1, vectors(1, 2, 3)))
     assert reader.present()[0] == 2
     with pytest.raises(ValueError, match="open for reading only"):
@@ -246,11 +237,11 @@ def test_two_analysts_that_get_past_the_lock_do_not_close_a_round_twice(home):
     first = home.receive(1)
     first.feed(batch(home, 1, vectors(1, 2, 3)))
     (home.folder / "lock").unlink()
-    with contextlib.closing(Analyst(home.folder)) as other:
+    with contextlib.closing(Analyst.open(home.folder)) as other:
         second = other.receive(1)
         second.feed(batch(home, 1, vectors(4, 5, 6, 7)))
         assert json.loads(first.finish())["users"] == 3
-        with pytest.raises(ConflictError, match="round must be 2"):
+        with pytest.raises(ConflictError, match="expected round 2, got 1"):
             second.finish()
         other.secrets = home.secrets
         assert close_round(other, 2, batch(other, 2, vectors(1, 2, 3)))["round"] == 2
@@ -264,7 +255,7 @@ def test_what_is_known_survives_a_restart(home):
     answer = close_round(home, 1, body)
     model, ledger = home.present()[1], home.accountant().state_dict()
     home.close()
-    again = Analyst(home.folder)
+    again = Analyst.open(home.folder)
     assert again.present()[0] == 2
     np.testing.assert_array_equal(again.present()[1], model)
     assert again.accountant().state_dict() == ledger
@@ -291,7 +282,7 @@ def test_a_round_that_breaks_off_has_not_happened(home, monkeypatch):
     receiving.abandon()
     assert home.rounds() == []
     for word in ("INSERT INTO rounds", "INSERT INTO models", "DELETE FROM models"):
-        monkeypatch.setattr(home, "_db", Broken(home._db, word))
+        monkeypatch.setattr(home.database, "connection", Broken(home.database.connection, word))
         with pytest.raises(sqlite3.OperationalError):
             close_round(home, 1, body)
         monkeypatch.undo()
@@ -310,8 +301,8 @@ def test_keys_change_with_the_epoch_and_old_ones_are_gone(home):
     assert sorted(p.name for p in (home.folder / "keys").glob("*.key")) == names[1:]
     with pytest.raises(ValueError, match="is missing"):
         home.key(1)
-    with pytest.raises(RefusedError, match="seal"):
-        unseal(kept, task=TASK, number=1, key=home.key(5))
+    with pytest.raises(RefusedReportError, match="seal"):
+        unseal(kept, task=TASK, round_number=1, key=home.key(5))
     # A report to the old key does not open in the new epoch.
     body = batch(home, 5, vectors(1, 2, 3), bad=[sealed_by(home, 9, 5, np.ones(12), key=old)])
     assert close_round(home, 5, body)["users"] == 3
@@ -327,7 +318,7 @@ def test_a_crash_before_a_key_is_forgotten_is_made_good(home, monkeypatch):
     assert (home.folder / "keys" / "00001.key").exists()
     home.close()
     monkeypatch.undo()
-    Analyst(home.folder).close()
+    Analyst.open(home.folder).close()
     assert not (home.folder / "keys" / "00001.key").exists()
 
 
@@ -345,7 +336,7 @@ def test_the_last_models_are_kept_and_there_is_a_way_back(tmp_path):
     np.testing.assert_array_equal(vector, models[2])
     assert len(home.accountant()) == 4  # what is spent is spent
     home.close()
-    again = Analyst(home.folder)
+    again = Analyst.open(home.folder)
     np.testing.assert_array_equal(again.present()[1], models[2])
     again.secrets = home.secrets
     close_round(again, 5, batch(again, 5, vectors(0, 0, 0)))
@@ -361,12 +352,12 @@ def test_the_first_model_can_be_gone_back_to_and_built_on(tmp_path):
         close_round(home, number, batch(home, number, vectors(0, 0, 0)))
         assert not home.present()[1].any()
     home.close()
-    Analyst(home.folder).close()
+    Analyst.open(home.folder).close()
 
 
 @pytest.mark.parametrize("size", [0, 1, 113 * 2, 113 * 3 - 1, 113 * 3 + 1])
 def test_batches_of_another_size_are_refused_before_anything_is_opened(home, size, monkeypatch):
-    monkeypatch.setattr(analyst_module, "unseal", lambda *a, **k: pytest.fail("opened"))
+    monkeypatch.setattr(delivery, "unseal", lambda *a, **k: pytest.fail("opened"))
     receiving = home.receive(1)
     with pytest.raises(BatchError):
         receiving.expect(size)
@@ -392,7 +383,7 @@ def test_no_round_is_opened_that_could_exceed_the_budget(tmp_path):
         home.receive(3)
     assert close_round(home, 2, body)["round"] == 2  # what is closed is still answered
     home.close()
-    again = Analyst(home.folder)
+    again = Analyst.open(home.folder)
     with pytest.raises(ExhaustedError):
         again.open_round()
     again.close()
@@ -402,8 +393,9 @@ def test_the_budget_holds_when_a_round_closes_as_well(home, monkeypatch):
     """Also if the check at the opening were passed: the number of users that came decides."""
     object.__setattr__(home.settings.task, "epsilon", 0.01)
     monkeypatch.setattr(home, "_exceeds", (1, False))
+    counts = Counts(batch=b"", total=np.zeros(12), users=3, reports=3, refused={})
     with pytest.raises(ExhaustedError, match="would exceed the budget"):
-        home._commit(1, b"", np.zeros(12), 3, 3, {})
+        home._close_round(1, counts)
     assert home.rounds() == []
 
 
@@ -413,28 +405,28 @@ def test_rounds_end_with_the_keys_and_wait_for_a_roster(tmp_path):
         home.open_round()
     given = []
     for first, last in ((1, 1), (2, 3)):
-        roster, new = tokens.enrol(tmp_path / "r", task=TASK, nodes=4, first=first, last=last)
+        roster, new = tokens.enrol_nodes(tmp_path / "r", task=TASK, nodes=4, first=first, last=last)
         home.admit(roster)
         given += new
     home.secrets = [tokens.read_secret(p) for p in given]
     for number in (1, 2, 3):
         close_round(home, number, batch(home, number, vectors(1, 2, 3)))
-    with pytest.raises(ExhaustedError, match="round must be at most 3"):
+    with pytest.raises(ExhaustedError, match="there are keys for 3 rounds, and none for round 4"):
         home.open_round()
     home.close()
 
 
 def test_rosters_of_other_terms_or_past_rounds_are_refused(home, tmp_path):
-    other, _ = tokens.enrol(tmp_path / "other", task=task(epsilon=1.0), nodes=9, first=1, last=2)
+    other, _ = tokens.enrol_nodes(tmp_path / "other", task=task(epsilon=1.0), nodes=9, first=1, last=2)
     with pytest.raises(ValueError, match="must be a roster of this task and its terms"):
         home.admit(other)
     close_round(home, 1, batch(home, 1, vectors(1, 2, 3)))
-    late, given = tokens.enrol(tmp_path / "late", task=TASK, nodes=9, first=1, last=2)
+    late, given = tokens.enrol_nodes(tmp_path / "late", task=TASK, nodes=9, first=1, last=2)
     with pytest.raises(ValueError, match="must begin at round 2 or later, got 1"):
         home.admit(late)
     with pytest.raises(ValueError, match="this is something else"):
         home.admit(given[0])
-    newer, given = tokens.enrol(tmp_path / "newer", task=TASK, nodes=9, first=2, last=2)
+    newer, given = tokens.enrol_nodes(tmp_path / "newer", task=TASK, nodes=9, first=2, last=2)
     home.admit(newer)  # counts instead of the first one, in its own round
     with pytest.raises(BatchError, match="got 0"):
         close_round(home, 2, batch(home, 2, vectors(1, 2, 3)))
@@ -451,7 +443,7 @@ def test_an_analyst_is_not_made_twice_and_needs_a_fitting_model(tmp_path):
     with pytest.raises(ValueError, match="model must be 12 finite numbers, got 3"):
         Analyst.create(tmp_path / "b", setup(), model=np.ones(3))
     with pytest.raises(ValueError, match="made by 'shoal analyst init'"):
-        Analyst(tmp_path / "nowhere")
+        Analyst.open(tmp_path / "nowhere")
 
 
 def test_what_is_secret_can_be_read_by_its_owner_only(tmp_path):

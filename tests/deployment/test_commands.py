@@ -14,9 +14,7 @@ from typer.testing import CliRunner
 
 from shoal.cli.app import app as command
 from shoal.deployment import keys, link, template, tokens
-from shoal.deployment.analyst import (
-    Analyst,
-)
+from shoal.deployment.analyst import Analyst
 from shoal.deployment.local_machine import Machine
 from shoal.deployment.node import Node
 
@@ -46,7 +44,7 @@ def test_the_commands_set_up_enrol_join_show_and_export(tmp_path):
     promised = node.task.mechanism(users=3).statement(delta=1e-5, rounds=last)
     assert promised.epsilon <= 8
     assert promised.sentence() in " ".join(joined.split())
-    home = Analyst(folder)
+    home = Analyst.open(folder)
     assert keys.public_text(home.signer.public_key()) in made
     assert keys.public_text(node.signer) in made
     assert node.task == home.settings.task
@@ -103,7 +101,7 @@ def test_a_missing_package_is_one_sentence(monkeypatch):
 
 def test_a_new_app_is_complete_and_learns(tmp_path, monkeypatch):
     invoke("flower", "new", tmp_path / "my-app")
-    assert sum(a.size for a in template.starting_arrays(tmp_path / "my-app").values()) == 15
+    assert sum(a.size for a in template.read_starting_arrays(tmp_path / "my-app").values()) == 15
     monkeypatch.syspath_prepend(str(tmp_path / "my-app"))
     model = importlib.import_module("my_app.model")
     trained = model.train(model.starting_arrays(), model.load(0, 1))
@@ -120,28 +118,28 @@ def test_a_new_app_is_complete_and_learns(tmp_path, monkeypatch):
         ("json", "must not be that of a Python module"),
     ):
         with pytest.raises(ValueError, match=words):
-            template.write(tmp_path / bad)
+            template.write_app(tmp_path / bad)
     (tmp_path / "my-app" / "pyproject.toml").write_text("")
     with pytest.raises(ValueError, match="must name the function that gives the starting arrays"):
-        template.starting_arrays(tmp_path / "my-app")
+        template.read_starting_arrays(tmp_path / "my-app")
 
 
 def test_the_proxy_names_what_it_lets_through(tmp_path):
     keys.make_certificates(tmp_path / "tls")
     files = {"certificate": tmp_path / "tls" / "server.pem", "key": tmp_path / "tls" / "server.key"}
-    path = link.write(tmp_path / "p", port=8000, superlink=9000, authority=tmp_path / "tls" / "ca.pem", **files)
+    path = link.write_proxy(tmp_path / "p", port=8000, superlink=9000, authority=tmp_path / "tls" / "ca.pem", **files)
     text = path.read_text()
     assert set(re.findall(r"location (\S+ ?\S*) {", text)) == {"/", *(f"= /v1/fleet/{w}" for w in link.FLEET)}
     assert not {"register-node", "unregister-node"} & set(link.FLEET)
-    path = link.write(
+    path = link.write_proxy(
         tmp_path / "p", host="::", port=8000, superlink=9000, authority=tmp_path / "tls" / "ca.pem", **files
     )
     assert "listen [::]:8000 ssl;" in path.read_text()
     with pytest.raises(ValueError, match="authority must be a file in PEM format"):
-        link.write(tmp_path / "p", port=8000, superlink=9000, authority=tmp_path / "none.pem", **files)
+        link.write_proxy(tmp_path / "p", port=8000, superlink=9000, authority=tmp_path / "none.pem", **files)
     (tmp_path / "a b").mkdir()
     with pytest.raises(ValueError, match="without spaces"):
-        link.write(tmp_path / "a b", port=8000, superlink=9000, authority=tmp_path / "tls" / "ca.pem", **files)
+        link.write_proxy(tmp_path / "a b", port=8000, superlink=9000, authority=tmp_path / "tls" / "ca.pem", **files)
 
 
 def test_a_folder_keeps_its_settings(tmp_path):

@@ -13,11 +13,8 @@ from typer.testing import CliRunner
 from shoal import ShuffledCheckIn
 from shoal.cli.app import app as command
 from shoal.deployment import tokens
-from shoal.deployment.analyst import (
-    Analyst,
-    ConflictError,
-    DamagedError,
-)
+from shoal.deployment.analyst import Analyst
+from shoal.deployment.errors import ConflictError, DamagedError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Starlette would rather have a package that is not on every index yet
@@ -57,22 +54,22 @@ def test_a_changed_digit_is_an_error_at_the_next_start_and_in_the_next_round(hom
             close_round(home, home.next_round, batch(home, home.next_round, vectors(1, 2, 3, 4)))
     home.close()
     with pytest.raises(DamagedError, match=r"analyst\.db is damaged"):
-        Analyst(home.folder, reading=True)
+        Analyst.read(home.folder)
     with pytest.raises(DamagedError, match="restore"):
-        Analyst(home.folder)
+        Analyst.open(home.folder)
 
 
 def test_changed_settings_are_noticed_before_the_first_round(home):
-    home._db.execute(CHANGES["settings"])
+    home.database.execute(CHANGES["settings"])
     home.close()
     with pytest.raises(DamagedError, match="its settings are not as they were written"):
-        Analyst(home.folder)
+        Analyst.open(home.folder)
 
 
 def test_an_end_that_is_missing_is_noticed_and_made_up_for(home):
     """A backup of the database alone is put back after round 3; rounds 2 and 3 may have been published."""
     close_round(home, 1, batch(home, 1, vectors(1, 2, 3, 4, 5)))
-    home._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    home.database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     backup, old = (home.folder / "analyst.db").read_bytes(), (home.folder / "head").read_bytes()
     bodies = [batch(home, n, vectors(1, 2, 3, 4, 5)) for n in (2, 3)]
     for number, body in zip((2, 3), bodies, strict=True):
@@ -85,12 +82,12 @@ def test_an_end_that_is_missing_is_noticed_and_made_up_for(home):
     words = ["analyst", "skip", str(home.folder), "--to"]
     for reading in (False, True):
         with pytest.raises(DamagedError, match=r"ends with round 1, and round 3 was closed; .* skip \S+ --to 4"):
-            Analyst(home.folder, reading=reading)
+            (Analyst.read if reading else Analyst.open)(home.folder)
     result = CliRunner().invoke(command, [*words, "3"])
     assert result.exit_code == 2
     assert "round must lie between 4 and 13, got 3" in result.output
     assert "2 rounds were entered with the smallest crowd. Round 4 comes next." in invoke(*words, "4")
-    again = Analyst(home.folder)
+    again = Analyst.open(home.folder)
     again.secrets = home.secrets
     least = ShuffledCheckIn(users=3, rate=0.5, sigma=2.0, crowd="identical")
     assert [e.mechanism.users for e in again.accountant() for _ in range(e.rounds)] == [5, 3, 3]
@@ -103,15 +100,15 @@ def test_an_end_that_is_missing_is_noticed_and_made_up_for(home):
     again.close()
     (home.folder / "head").write_text("x")
     with pytest.raises(DamagedError, match="head is missing or damaged"):
-        Analyst(home.folder)
+        Analyst.open(home.folder)
     assert "0 rounds were entered" in invoke(*words, "5")
-    Analyst(home.folder).close()
+    Analyst.open(home.folder).close()
     (home.folder / "head").write_bytes(old)  # a crash before the head was written
-    Analyst(home.folder).close()
+    Analyst.open(home.folder).close()
     assert json.loads((home.folder / "head").read_text())["round"] == 4
     (home.folder / "head").write_text(json.dumps({"round": 2, "chain": "00" * 32}))
     with pytest.raises(DamagedError, match="of different analysts"):
-        Analyst(home.folder)
+        Analyst.open(home.folder)
 
 
 def test_a_write_ahead_log_that_is_cut_off_anywhere_is_noticed(home, tmp_path):
@@ -127,7 +124,7 @@ def test_a_write_ahead_log_that_is_cut_off_anywhere_is_noticed(home, tmp_path):
         shutil.copytree(home.folder, copy, ignore=shutil.ignore_patterns("*-shm"))
         (copy / "analyst.db-wal").write_bytes(log[:cut])
         try:
-            with contextlib.closing(Analyst(copy)) as found:
+            with contextlib.closing(Analyst.open(copy)) as found:
                 assert len(found.rounds()) == 3
         except DamagedError as error:
             assert "restore" in str(error)  # noqa: PT017 (either is right, and nothing else)
@@ -152,13 +149,13 @@ DAMAGE = {
 @pytest.mark.parametrize("kind", DAMAGE)
 def test_damaged_files_are_named_with_what_to_do(home, kind):
     close_round(home, 1, batch(home, 1, vectors(1, 2, 3)))
-    home._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    home.database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     home.close()
     name, left, words = DAMAGE[kind]
     path = home.folder / name
     path.write_bytes(path.read_bytes()[:left])
     with pytest.raises(ValueError, match=words):
-        Analyst(home.folder)
+        Analyst.open(home.folder)
     result = CliRunner().invoke(command, ["analyst", "restore", str(home.folder), "--after", "1"])
     assert result.exit_code == 2
     assert "Traceback" not in result.output
@@ -170,12 +167,12 @@ def test_a_key_of_somebody_else_is_noticed_before_nodes_are_asked(home):
         home.signature()
     home.close()
     with pytest.raises(DamagedError, match="is not the key that nodes were given"):
-        Analyst(home.folder)
+        Analyst.open(home.folder)
 
 
 def test_a_database_cut_off_anywhere_is_one_sentence(home):
     close_round(home, 1, batch(home, 1, vectors(1, 2, 3)))
-    home._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    home.database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     home.close()
     path = home.folder / "analyst.db"
     content = path.read_bytes()
@@ -183,7 +180,7 @@ def test_a_database_cut_off_anywhere_is_one_sentence(home):
     for cut in sorted({0, 1, 15, 16, 99, 100, len(content) - 1, *range(0, len(content), 1_999)}):
         path.write_bytes(content[:cut])
         try:
-            with contextlib.closing(Analyst(home.folder)) as found:
+            with contextlib.closing(Analyst.open(home.folder)) as found:
                 assert [r["users"] for r in found.rounds()] == [3]
                 whole.append(cut)
         except DamagedError as error:
@@ -198,14 +195,14 @@ def test_a_flipped_bit_in_a_roster_is_noticed(home):
     content[-1] ^= 1
     path.write_bytes(content)
     with pytest.raises(DamagedError, match="ask the registrar again"):
-        Analyst(home.folder)
+        Analyst.open(home.folder)
 
 
 def test_nobody_is_enrolled_by_changing_the_database_alone(home, tmp_path):
-    roster, _ = tokens.enrol(tmp_path / "sybils", task=TASK, nodes=9, first=1, last=12)
+    roster, _ = tokens.enrol_nodes(tmp_path / "sybils", task=TASK, nodes=9, first=1, last=12)
     (home.folder / "rosters" / "0002.roster").write_bytes(roster.read_bytes())
     digest = hashlib.sha256(roster.read_bytes()).digest()
-    home._db.execute("INSERT INTO rosters VALUES ('0002.roster', ?, 2)", (digest,))
+    home.database.execute("INSERT INTO rosters VALUES ('0002.roster', ?, 2)", digest)
     home.close()
     with pytest.raises(DamagedError, match=r"0002\.roster is damaged"):
-        Analyst(home.folder)
+        Analyst.open(home.folder)

@@ -7,7 +7,8 @@ import pytest
 from scipy import stats
 
 from shoal.deployment import files
-from shoal.deployment.shuffler import AnalystError, Journal
+from shoal.deployment.errors import AnalystError
+from shoal.deployment.journal import Journal
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Starlette would rather have a package that is not on every index yet
@@ -67,14 +68,14 @@ def test_a_journal_cut_off_or_changed_anywhere_is_damaged(tmp_path):
     path = tmp_path / "f"
     files.replace_summed(path, [b"a report", b"another"])
     content = path.read_bytes()
-    assert files.whole(path)
+    assert files.is_whole(path)
     for cut in range(len(content)):
         path.write_bytes(content[:cut])
-        assert not files.whole(path)
+        assert not files.is_whole(path)
         path.write_bytes(content[:cut] + bytes([content[cut] ^ 1]) + content[cut + 1 :])
-        assert not files.whole(path)
+        assert not files.is_whole(path)
     path.write_bytes(content + b"x")
-    assert not files.whole(path)
+    assert not files.is_whole(path)
 
 
 def test_files_are_whole_or_old(tmp_path):

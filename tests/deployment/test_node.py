@@ -19,10 +19,9 @@ from scipy import stats
 from shoal import ShuffledCheckIn
 from shoal.deployment import client as client_module
 from shoal.deployment import keys, noise, tokens
-from shoal.deployment.node import Node, State, join
-from shoal.deployment.report import (
-    Task,
-)
+from shoal.deployment.node import Node
+from shoal.deployment.state import State, join_task
+from shoal.deployment.task import Task
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Starlette would rather have a package that is not on every index yet
@@ -57,8 +56,8 @@ def test_the_coin_has_the_rate_of_the_task(tmp_path):
 
 def test_work_and_length_do_not_depend_on_the_coin(desk, monkeypatch):
     seen = collections.Counter()
-    real = noise.SOURCES["secure"]
-    monkeypatch.setitem(noise.SOURCES, "secure", lambda *a: (seen.update(["noise"]), real(*a))[1])
+    real = noise.NOISE_SOURCES["secure"]
+    monkeypatch.setitem(noise.NOISE_SOURCES, "secure", lambda *a: (seen.update(["noise"]), real(*a))[1])
     for number, toss in ((1, 0), (2, 2**128 - 1)):
         monkeypatch.setattr(client_module.secrets, "randbits", lambda bits, toss=toss: toss)
         seen[len(desk.sealed(number))] += 1
@@ -69,8 +68,8 @@ def test_work_and_length_do_not_depend_on_the_coin(desk, monkeypatch):
 def test_the_token_is_that_of_the_node_and_the_round_whatever_the_coin(desk, monkeypatch):
     for number, toss in ((1, 0), (2, 2**128 - 1)):
         monkeypatch.setattr(client_module.secrets, "randbits", lambda bits, toss=toss: toss)
-        token, values = opened(desk.sealed(number), number=number, key=desk.key)
-        assert token == tokens.token(desk.secret, task=TASK, number=number)
+        token, values = opened(desk.sealed(number), round_number=number, key=desk.key)
+        assert token == tokens.token(desk.secret, task=TASK, round_number=number)
         assert (values is None) == (toss > 0)
 
 
@@ -120,7 +119,7 @@ def test_a_node_answers_no_more_rounds_than_its_own_epsilon_allows(tmp_path):
     worst = ShuffledCheckIn(users=3, rate=0.5, sigma=2.0, crowd="identical")
     allowed = float(worst.epsilon(delta=1e-5, rounds=3)) * 1.0001
     desk = Desk(tmp_path, terms=task(epsilon=allowed), rounds=1_000, epoch=1_000)  # what the analyst would like
-    assert State.read(desk.node.memory(None), desk.node).rounds == 3
+    assert State.read(desk.node.state_path(None), desk.node).rounds == 3
     assert desk.sealed(2)
     desk.path.write_text(desk.path.read_text().replace("rounds = 1000", "rounds = 2"))  # the owner has second thoughts
     client_module._read_node.cache_clear()
@@ -140,25 +139,25 @@ def test_corrupt_nodes_are_not_counted_on(tmp_path):
 def test_a_lost_state_means_no_report(desk):
     desk.sealed(1)
     assert not desk.node.secret.exists()  # it is in the state, and nowhere else
-    desk.node.memory(None).unlink()
+    desk.node.state_path(None).unlink()
     assert desk.refused(2) == 103
     with pytest.raises(ValueError, match="there is no such file"):
-        join(desk.node)
+        join_task(desk.node)
     assert desk.trained == 1
 
 
 def test_a_node_that_has_not_joined_does_not_report(tmp_path):
     desk = Desk(tmp_path, joined=False)
     assert desk.refused(1) == 103
-    join(desk.node)
+    join_task(desk.node)
     assert desk.sealed(1)
     with pytest.raises(ValueError, match="has joined already"):
-        join(desk.node)
+        join_task(desk.node)
 
 
 def test_a_damaged_state_means_no_report(desk):
     desk.sealed(1)
-    path = desk.node.memory(None)
+    path = desk.node.state_path(None)
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)
@@ -175,11 +174,11 @@ def test_a_join_that_broke_off_leaves_no_second_copy_of_the_secret(tmp_path):
     desk = Desk(tmp_path)
     desk.node.secret.write_text(tokens.secret_text(desk.secret))
     with pytest.raises(ValueError, match="has joined already"):
-        join(desk.node)
+        join_task(desk.node)
     assert not desk.node.secret.exists()
     desk.node.secret.write_text(tokens.secret_text(secrets.token_bytes(32)))  # of somebody else: not ours to remove
     with pytest.raises(ValueError, match="has joined already"):
-        join(desk.node)
+        join_task(desk.node)
     assert desk.node.secret.exists()
 
 
@@ -211,7 +210,7 @@ def test_messages_at_once_get_one_answer(tmp_path):
 
 def test_simulated_noise_is_refused_in_a_deployment(tmp_path, monkeypatch, caplog):
     desk = Desk(tmp_path, terms=task(noise="simulation"), joined=False)
-    join(desk.node, member="0")
+    join_task(desk.node, member="0")
     assert desk.refused(1) == 102
     monkeypatch.setenv("SHOAL_NODE", str(desk.path))
     assert desk.refused(1) == 102  # the SuperNode's own configuration decides

@@ -22,7 +22,7 @@ with warnings.catch_warnings():
 )
 @settings(max_examples=300, deadline=None)
 def test_no_clipped_update_is_longer_than_the_norm(values, clip):
-    found = noise.clipped([np.array(values)], clip=clip)
+    found = noise.clip_update([np.array(values)], clip=clip)
     assert np.isfinite(found).all()
     assert math.hypot(*found.tolist()) <= clip  # hypot is exact to the last bit, here the reference
 
@@ -32,38 +32,38 @@ def test_no_clipped_update_is_longer_than_the_norm(values, clip):
 def test_short_updates_are_left_alone_and_long_ones_keep_their_direction(values):
     vector = np.array(values)
     norm = float(np.linalg.norm(vector))
-    np.testing.assert_array_equal(noise.clipped([vector], clip=norm * 1.001 + 1e-6), vector)
+    np.testing.assert_array_equal(noise.clip_update([vector], clip=norm * 1.001 + 1e-6), vector)
     if norm > 1e-3:
-        np.testing.assert_allclose(noise.clipped([vector], clip=norm / 2), vector / 2, rtol=1e-9, atol=1e-300)
+        np.testing.assert_allclose(noise.clip_update([vector], clip=norm / 2), vector / 2, rtol=1e-9, atol=1e-300)
 
 
 def test_clipping_is_over_all_arrays_together():
-    found = noise.clipped([np.full((2, 3), 3.0), np.full(1, 3.0), np.full(2, 3.0)], clip=1.0)
+    found = noise.clip_update([np.full((2, 3), 3.0), np.full(1, 3.0), np.full(2, 3.0)], clip=1.0)
     np.testing.assert_allclose(found, np.full(9, 1 / 3), rtol=1e-9)
 
 
 def test_single_precision_updates_are_measured_in_double():
     many = np.full(1_000_000, 1e-3, dtype=np.float32)
-    assert float(np.linalg.norm(noise.clipped([many], clip=0.5))) == pytest.approx(0.5, rel=1e-9)
+    assert float(np.linalg.norm(noise.clip_update([many], clip=0.5))) == pytest.approx(0.5, rel=1e-9)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 def test_an_update_that_is_not_finite_is_zero(bad):
-    assert not noise.clipped([np.ones(3), np.array([1.0, bad])], clip=1.0).any()
+    assert not noise.clip_update([np.ones(3), np.array([1.0, bad])], clip=1.0).any()
 
 
-@pytest.mark.parametrize("source", noise.SOURCES)
+@pytest.mark.parametrize("source", noise.NOISE_SOURCES)
 def test_noise_is_gaussian_of_the_right_size(source):
     shift = np.linspace(-5, 5, 4_000)
-    found = noise.SOURCES[source](shift, 3.0) - shift
+    found = noise.NOISE_SOURCES[source](shift, 3.0) - shift
     assert stats.kstest(found / 3.0, "norm").pvalue > 1e-4
     assert stats.kstest(found / 3.3, "norm").pvalue < 1e-2 or abs(found.std() - 3.0) < 0.12
 
 
 @pytest.mark.parametrize("scale", [1e-3, 0.5, 1.0, 2.0, 3.0, 1e6])
 def test_the_grid_is_as_fine_as_the_accounting_says(scale):
-    assert 2.0**-80 <= math.ldexp(1.0, noise.grid(scale)) / scale * 2 <= 2.0**-78
-    assert math.ldexp(1.0, noise.grid(scale)) / scale <= 2.0**-80  # the step h is at most 2^-80 s
+    assert 2.0**-80 <= math.ldexp(1.0, noise.grid_exponent(scale)) / scale * 2 <= 2.0**-78
+    assert math.ldexp(1.0, noise.grid_exponent(scale)) / scale <= 2.0**-80  # the step h is at most 2^-80 s
 
 
 def test_discrete_and_rounded_noise_differ_by_what_the_page_says():
@@ -79,6 +79,6 @@ def test_discrete_and_rounded_noise_differ_by_what_the_page_says():
 
 
 def test_secure_noise_is_opendp_on_its_grid():
-    mechanism = noise._mechanism(5, 2.0)
+    mechanism = noise._gaussian_mechanism(5, 2.0)
     assert mechanism.map(1.0) == pytest.approx(1 / (2 * 2.0**2), rel=1e-12)  # zCDP of the exact Gaussian
     assert not np.array_equal(noise.gaussian_secure(np.zeros(5), 2.0), noise.gaussian_secure(np.zeros(5), 2.0))

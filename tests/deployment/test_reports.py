@@ -7,13 +7,9 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from shoal.deployment.report import (
-    PROTOCOL,
-    SUITE,
-    RefusedError,
-    seal,
-    unseal,
-)
+from shoal.deployment.errors import RefusedReportError
+from shoal.deployment.report import SUITE, seal, unseal
+from shoal.deployment.task import PROTOCOL
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Starlette would rather have a package that is not on every index yet
@@ -23,7 +19,7 @@ from deployment.parties import TASK, TOKEN, opened, task
 def test_a_report_comes_back_as_it_was(key):
     values = np.linspace(-3, 3, 12)
     token, found = opened(
-        seal(values, task=TASK, number=7, key=key.public_key(), token=TOKEN), task=TASK, number=7, key=key
+        seal(values, task=TASK, round_number=7, key=key.public_key(), token=TOKEN), task=TASK, round_number=7, key=key
     )
     assert token == TOKEN
     np.testing.assert_array_equal(found, values.astype(np.float32))
@@ -31,10 +27,12 @@ def test_a_report_comes_back_as_it_was(key):
 
 def test_reports_and_dummies_have_one_length_and_nothing_in_common(key):
     pub = key.public_key()
-    sealed = [seal(v, task=TASK, number=1, key=pub, token=TOKEN) for v in (None, None, np.zeros(12), np.full(12, 4.0))]
+    sealed = [
+        seal(v, task=TASK, round_number=1, key=pub, token=TOKEN) for v in (None, None, np.zeros(12), np.full(12, 4.0))
+    ]
     assert {len(s) for s in sealed} == {TASK.length} == {48 + 1 + 16 + 48}
     assert len({s[i : i + 8] for s in sealed for i in range(0, TASK.length - 8)}) == 4 * (TASK.length - 8)
-    assert opened(sealed[0], number=1, key=key)[1] is None
+    assert opened(sealed[0], round_number=1, key=key)[1] is None
 
 
 @pytest.mark.parametrize(
@@ -54,41 +52,41 @@ def test_reports_and_dummies_have_one_length_and_nothing_in_common(key):
     ids=lambda c: next(iter(c)),
 )
 def test_a_report_is_bound_to_every_parameter(key, change):
-    sealed = seal(np.ones(12), task=task(**change), number=1, key=key.public_key(), token=TOKEN)
-    with pytest.raises(RefusedError, match="seal"):
-        unseal(sealed, task=TASK, number=1, key=key)
+    sealed = seal(np.ones(12), task=task(**change), round_number=1, key=key.public_key(), token=TOKEN)
+    with pytest.raises(RefusedReportError, match="seal"):
+        unseal(sealed, task=TASK, round_number=1, key=key)
 
 
 def test_a_report_is_bound_to_its_round_and_key(key):
-    sealed = seal(np.ones(12), task=TASK, number=3, key=key.public_key(), token=TOKEN)
+    sealed = seal(np.ones(12), task=TASK, round_number=3, key=key.public_key(), token=TOKEN)
     for number, opener in ((4, key), (3, X25519PrivateKey.generate())):
-        with pytest.raises(RefusedError, match="seal"):
-            unseal(sealed, task=TASK, number=number, key=opener)
+        with pytest.raises(RefusedReportError, match="seal"):
+            unseal(sealed, task=TASK, round_number=number, key=opener)
 
 
 def test_every_flipped_bit_is_refused(key):
-    sealed = seal(np.ones(12), task=TASK, number=1, key=key.public_key(), token=TOKEN)
+    sealed = seal(np.ones(12), task=TASK, round_number=1, key=key.public_key(), token=TOKEN)
     opened = 0
     for place in range(0, 8 * len(sealed), 5):
         bad = bytearray(sealed)
         bad[place // 8] ^= 1 << place % 8
-        with pytest.raises(RefusedError, match="seal"):
-            unseal(bytes(bad), task=TASK, number=1, key=key)
+        with pytest.raises(RefusedReportError, match="seal"):
+            unseal(bytes(bad), task=TASK, round_number=1, key=key)
         opened += 1
     assert opened > 100
 
 
 @pytest.mark.parametrize("length", [0, 1, 48, TASK.length - 1, TASK.length + 1])
 def test_wrong_lengths_are_refused(key, length):
-    with pytest.raises(RefusedError, match="length"):
-        unseal(b"x" * length, task=TASK, number=1, key=key)
+    with pytest.raises(RefusedReportError, match="length"):
+        unseal(b"x" * length, task=TASK, round_number=1, key=key)
 
 
 @pytest.mark.parametrize("inside", [b"\x02" + bytes(64), b"\x01" + bytes(16) + np.full(12, np.nan, "<f4").tobytes()])
 def test_nonsense_inside_a_good_seal_is_refused(key, inside):
     sealed = SUITE.encrypt(inside, key.public_key(), info=TASK.info(1))
-    with pytest.raises(RefusedError, match="content"):
-        opened(sealed, number=1, key=key)
+    with pytest.raises(RefusedReportError, match="content"):
+        opened(sealed, round_number=1, key=key)
 
 
 def test_info_says_what_a_report_is_bound_to():

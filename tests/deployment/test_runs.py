@@ -30,10 +30,11 @@ from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from shoal import Accountant, ShuffledCheckIn
 from shoal.deployment import digits, files, keys, link, local_machine, tokens
-from shoal.deployment import service as service_module
 from shoal.deployment.analyst import Analyst, Settings
-from shoal.deployment.report import Task, seal
-from shoal.deployment.service import Impatient, make_app
+from shoal.deployment.analyst import service as service_module
+from shoal.deployment.analyst.service import ImpatientProtocol, analyst_app
+from shoal.deployment.report import seal
+from shoal.deployment.task import Task
 
 
 def setup(*, minimum, dimension=None, **fields):
@@ -63,7 +64,7 @@ def processes(word, machine):
 
 
 def closed(machine):
-    with contextlib.closing(Analyst(machine.analyst_home, reading=True)) as analyst:
+    with contextlib.closing(Analyst.read(machine.analyst_home)) as analyst:
         return analyst.rounds()
 
 
@@ -112,8 +113,8 @@ def test_a_deployment_survives_kill_9_of_analyst_serverapp_and_client(tmp_path):
         assert [r["round"] for r in rounds] == [1, 2, 3]
         assert [r["users"] for r in rounds] == [3, 3, 2]
         assert all(sum(r["refused"].values()) == 0 for r in rounds)
-        with contextlib.closing(Analyst(machine.analyst_home, reading=True)) as analyst:
-            stored = dict(analyst._db.execute("SELECT round, batch FROM rounds").fetchall())
+        with contextlib.closing(Analyst.read(machine.analyst_home)) as analyst:
+            stored = dict(analyst.database.execute("SELECT round, batch FROM rounds"))
             model, ledger = analyst.present()[1], analyst.accountant()
         assert stored[2] == hashlib.sha256(batch).digest()  # round 2 is the batch that was journalled, in its order
         assert not list((machine.folder / "journal").glob("round-*"))
@@ -216,7 +217,7 @@ def test_from_an_empty_folder_to_a_federation_with_ones_own_model(tmp_path):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     for kind, users, noise in (("simulation", [10, 10], "simulation"), ("deployment", [3], "secure")):
-        with contextlib.closing(Analyst(tmp_path / "out" / f"flower-{kind}" / "analyst", reading=True)) as analyst:
+        with contextlib.closing(Analyst.read(tmp_path / "out" / f"flower-{kind}" / "analyst")) as analyst:
             assert [r["users"] for r in analyst.rounds()] == users
             assert analyst.settings.task.noise == noise
             assert analyst.settings.task.dimension == 15
@@ -319,7 +320,7 @@ def alone(tmp_path):
     machine.set_up(setup(minimum=2, dimension=4, crowd="identical"), nodes=3)
     machine.secrets = [tokens.read_secret(p) for p in sorted((machine.folder / "registrar" / "secrets").iterdir())]
     machine.start_analyst()
-    with contextlib.closing(Analyst(machine.analyst_home, reading=True)) as analyst:
+    with contextlib.closing(Analyst.read(machine.analyst_home)) as analyst:
         machine.reader = analyst
         yield machine
     machine.stop_all()
@@ -343,7 +344,13 @@ def deliver(machine, number, body, **options):
 def reports(machine, number, values):
     task, key = machine.reader.settings.task, machine.reader.public_keys()[(number - 1) // 2]
     return [
-        seal(np.full(4, v), task=task, number=number, key=key, token=tokens.token(s, task=task, number=number))
+        seal(
+            np.full(4, v),
+            task=task,
+            round_number=number,
+            key=key,
+            token=tokens.token(s, task=task, round_number=number),
+        )
         for v, s in zip(values, machine.secrets, strict=False)
     ]
 
@@ -447,15 +454,15 @@ class Dying:
 
 def deliver(folder, steps=None):
     global left
-    analyst = Analyst(folder)
+    analyst = Analyst.open(folder)
     receiving = analyst.receive(1)
     receiving.feed(body)
     left = steps
     if steps is not None:
-        analyst._db = Dying(analyst._db)
+        analyst.database.connection = Dying(analyst.database.connection)
     answer = json.loads(receiving.finish())
     left = None
-    found = [len(analyst.rounds()), analyst.present()[1].tolist(), analyst._read_head()[0],
+    found = [len(analyst.rounds()), analyst.present()[1].tolist(), analyst.ledger.read_head()[0],
              sorted(p.name for p in (analyst.folder / "keys").glob("*.key")), answer["users"]]
     analyst.close()
     return found
@@ -469,7 +476,7 @@ for steps in range(100):
         deliver(copy, steps)
         os._exit(0)
     _, status = os.waitpid(child, 0)
-    reader = Analyst(copy, reading=True)
+    reader = Analyst.read(copy)
     seen = [len(reader.rounds()), reader.next_round, len(reader.accountant())]
     reader.close()
     print(json.dumps([os.WIFSIGNALED(status), seen, deliver(copy)]))
@@ -482,11 +489,11 @@ def test_kill_9_at_every_step_of_a_commit_leaves_all_of_a_round_or_nothing(tmp_p
     """A process that commits a round is killed before each statement, each sync and each removal in turn."""
     terms = Settings(task=setup(minimum=2, dimension=4, crowd="identical").task, rounds=2, epoch=1)
     with contextlib.closing(Analyst.create(tmp_path / "a", terms)) as analyst:
-        roster, given = tokens.enrol(tmp_path / "r", task=terms.task, nodes=3, first=1, last=2)
+        roster, given = tokens.enrol_nodes(tmp_path / "r", task=terms.task, nodes=3, first=1, last=2)
         analyst.admit(roster)
         key, task = analyst.public_keys()[0], terms.task
-        shown = [tokens.token(tokens.read_secret(path), task=task, number=1) for path in given]
-        body = b"".join(seal(np.ones(4), task=task, number=1, key=key, token=token) for token in shown)
+        shown = [tokens.token(tokens.read_secret(path), task=task, round_number=1) for path in given]
+        body = b"".join(seal(np.ones(4), task=task, round_number=1, key=key, token=token) for token in shown)
     (tmp_path / "body").write_bytes(body)
     words = [sys.executable, "-c", DYING, str(tmp_path / "a"), str(tmp_path / "body")]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -514,12 +521,16 @@ def service(tmp_path_factory):
     """A real server with a real analyst, without TLS, on loopback."""
     folder, settings = tmp_path_factory.mktemp("fuzz"), setup(minimum=2, dimension=4)
     analyst = Analyst.create(folder / "a", settings)
-    analyst.admit(tokens.enrol(folder / "r", task=settings.task, nodes=9, first=1, last=6)[0])
+    analyst.admit(tokens.enrol_nodes(folder / "r", task=settings.task, nodes=9, first=1, last=6)[0])
     many = pytest.MonkeyPatch()
     many.setattr(service_module, "STRANGERS", 10**6)  # what is fuzzed is the answers, not how many there are
     server = uvicorn.Server(
         uvicorn.Config(
-            make_app(analyst), http=Impatient, port=local_machine.free_port(), log_level="error", access_log=False
+            analyst_app(analyst),
+            http=ImpatientProtocol,
+            port=local_machine.free_port(),
+            log_level="error",
+            access_log=False,
         )
     )
     thread = threading.Thread(target=server.run, daemon=True)
@@ -538,8 +549,8 @@ def test_no_request_crashes_the_analyst(service):
     assert set(document["paths"]) == {
         "/v1/health",
         "/v1/rounds",
-        "/v1/rounds/{number}/model",
-        "/v1/rounds/{number}/reports",
+        "/v1/rounds/{round_number}/model",
+        "/v1/rounds/{round_number}/reports",
     }
     schema = schemathesis.openapi.from_dict(document)
     schema.config.update(base_url=url)
@@ -568,7 +579,7 @@ def test_no_request_crashes_the_analyst(service):
 def test_two_hundred_megabytes_of_rubbish_do_not_stay_in_memory(tmp_path):
     machine = local_machine.Machine(folder=tmp_path / "m", rounds=1)
     machine.set_up(setup(minimum=2, dimension=25_000), nodes=2)
-    with contextlib.closing(Analyst(machine.analyst_home, reading=True)) as analyst:
+    with contextlib.closing(Analyst.read(machine.analyst_home)) as analyst:
         length, password = analyst.settings.task.length, analyst.password
     try:
         machine.start_analyst()

@@ -15,10 +15,11 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
 
 from shoal.deployment import files, keys
-from shoal.deployment.analyst import (
-    Analyst,
-)
-from shoal.deployment.shuffler import AnalystClient, AnalystError, Journal, Shuffler
+from shoal.deployment.analyst import Analyst
+from shoal.deployment.analyst_client import AnalystClient, OpenRound
+from shoal.deployment.errors import AnalystError
+from shoal.deployment.journal import Journal
+from shoal.deployment.shuffler import Shuffler
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Starlette would rather have a package that is not on every index yet
@@ -54,9 +55,9 @@ def test_an_analyst_that_was_put_back_is_noticed(tmp_path, home):
     strategy.start(nodes, TEMPLATE, num_rounds=2)
     strategy.journal.close()
     home.close()
-    old = Analyst(tmp_path / "backup")
+    old = Analyst.open(tmp_path / "backup")
     again = shuffler(tmp_path, LocalAnalyst(old))
-    with pytest.raises(AnalystError, match="waits for round 1, and has closed round 2 before: it was put back"):
+    with pytest.raises(AnalystError, match="expected a round after 2, which is closed, got 1"):
         again.start(nodes, TEMPLATE, num_rounds=3)
     assert len(nodes.received) == 8  # nobody was asked
     (desk, *_) = nodes.desks.values()
@@ -167,7 +168,8 @@ def test_a_shuffler_that_dies_while_collecting_asks_again_and_gets_the_same(tmp_
                 raise KeyboardInterrupt
             yield reply
 
-    strategy._length, strategy._opening = TASK.length, home.signature()[1]
+    signature = home.signature()[1]
+    strategy._open_round = OpenRound(round_number=1, length=TASK.length, dimension=12, signature=signature)
     arrays = ArrayRecord({"w": Array(np.zeros((3, 4), np.float32))})
     replies = strategy._replies(nodes, strategy.configure_train(1, arrays, ConfigRecord(), nodes))
     with pytest.raises(KeyboardInterrupt):
@@ -217,7 +219,7 @@ def test_slow_nodes_do_not_hold_a_round(tmp_path, home, caplog):
 def test_the_log_says_why_nodes_did_not_report_in_words_of_its_own(tmp_path, home, caplog):
     nodes = federation(tmp_path, home, 6, broken=(0,))
     for place in (1, 2):
-        list(nodes.desks.values())[place].node.memory(None).unlink()
+        list(nodes.desks.values())[place].node.state_path(None).unlink()
     strategy = shuffler(tmp_path, LocalAnalyst(home))
     strategy.start(nodes, TEMPLATE, num_rounds=1)
     assert "2 nodes did not report: the node has no valid state" in caplog.text

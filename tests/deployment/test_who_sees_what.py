@@ -10,11 +10,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from scipy import stats
 
-from shoal.deployment.report import (
-    SUITE,
-    RefusedError,
-    unseal,
-)
+from shoal.deployment.errors import RefusedReportError
+from shoal.deployment.report import SUITE, unseal
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Starlette would rather have a package that is not on every index yet
@@ -55,9 +52,9 @@ def test_the_shuffler_sees_nothing_that_opens_or_tells_who_checked_in(tmp_path, 
                 for wrong in (number, 3 - number):
                     if other is right and wrong == number:
                         continue
-                    with pytest.raises(RefusedError):
-                        unseal(sealed, task=TASK, number=wrong, key=other)
-            by_coin[opened(sealed, number=number, key=home.key(number))[1] is not None].append(reply)
+                    with pytest.raises(RefusedReportError):
+                        unseal(sealed, task=TASK, round_number=wrong, key=other)
+            by_coin[opened(sealed, round_number=number, key=home.key(number))[1] is not None].append(reply)
     assert min(map(len, by_coin.values())) > 10
     for coin in by_coin.values():
         assert {len(r.content["report"]["sealed"]) for r in coin} == {TASK.length}
@@ -97,7 +94,7 @@ def test_the_analyst_sees_and_stores_no_name_no_time_no_order(tmp_path, home):
             f"rounds/{n}/{w}" for n in (2, 3) for w in ("model", "reports")
         }
     # The whole database: these tables and columns, and nothing in them of a node, a report or a moment.
-    home._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    home.database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     db = sqlite3.connect(home.folder / "analyst.db")
     columns = {
         name: [c[1] for c in db.execute(f"PRAGMA table_info({name})")]

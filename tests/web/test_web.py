@@ -349,7 +349,7 @@ def test_other_files_are_refused_in_one_sentence(text, words):
 @pytest.mark.skipif(sys.version_info < (3, 11), reason="Flower needs Python 3.11")
 def test_an_analyst_s_folder_brings_its_budget(tmp_path):
     from shoal.deployment.analyst import Analyst, Settings
-    from shoal.deployment.report import Task
+    from shoal.deployment.task import Task
 
     terms = {"minimum": 50, "epsilon": 2.0, "delta": 1e-7, "clip": 1.0, "sigma": 3.0, "rate": 0.5}
     task = Task(name="t", dimension=3, **terms)

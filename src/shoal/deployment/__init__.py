@@ -9,7 +9,7 @@ Four parties, each of which sees as little as its work allows:
 - the **shuffler** is the Flower federation: whoever runs the SuperLink and the ServerApp (`Shuffler`,
   a Flower strategy) sees node ids and sealed reports that it cannot read, and permutes them;
 - the **analyst** (`shoal analyst`) holds the key, sees reports without names, times or order, adds
-  them up, and keeps the ledger of what that has cost.
+  them up, and keeps the ledger of what they have cost.
 
 `Task` is what all of them agree on beforehand; every report is bound to its terms. What each party must be
 trusted with is written in `docs/explanation/trust.md`.
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from shoal.deployment.budget import BudgetAccountant as BudgetAccountant
     from shoal.deployment.client import sealed_reports as sealed_reports
     from shoal.deployment.node import Node as Node
-    from shoal.deployment.report import Task as Task
     from shoal.deployment.shuffler import Shuffler as Shuffler
+    from shoal.deployment.task import Task as Task
 
 need(
     "shoal.deployment needs Flower and what goes with it",
@@ -38,23 +38,23 @@ need(
     also="; Python 3.11 or later",
 )
 
-_HOME = {
+_MODULES = {
     "Analyst": "analyst",
     "BudgetAccountant": "budget",
     "Node": "node",
     "Settings": "analyst",
     "Shuffler": "shuffler",
-    "Task": "report",
+    "Task": "task",
     "sealed_reports": "client",
 }
 
-__all__ = [*_HOME]  # noqa: PLE0604 (the table above is the one list of public names)
+__all__ = [*_MODULES]  # noqa: PLE0604 (the table above is the list of public names)
 
 
 def __getattr__(name: str) -> Any:
-    """Names are loaded when first used: the analyst does without Flower, the nodes without the web service."""
-    if name not in _HOME:
+    """Load a name when it is first used: the analyst needs no Flower, the nodes need no web service."""
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
     globals()[name] = value
     return value

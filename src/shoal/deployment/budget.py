@@ -18,7 +18,7 @@ from shoal.mechanisms import Mechanism
 
 
 class BudgetAccountant:
-    """Adds up rounds, and says beforehand whether one more would exceed the budget.
+    """An accountant that says beforehand whether one more round would exceed the budget.
 
     >>> from shoal import ShuffledCheckIn
     >>> accountant = BudgetAccountant(target_delta=1e-5, max_epsilon=1.0)
@@ -40,20 +40,40 @@ class BudgetAccountant:
 
     @property
     def num_releases(self) -> int:
+        """The number of rounds."""
         return len(self._accountant)
 
     def compose(self, event: Mechanism, count: int = 1) -> None:
-        """Enter `count` rounds of a mechanism."""
+        """Enter rounds of a mechanism.
+
+        Args:
+            event: the mechanism.
+            count: the number of rounds.
+        """
         self._accountant.compose(event, rounds=count)
 
     def get_epsilon(self, delta: float) -> float:
+        """Epsilon at `delta`, an upper bound."""
         return float(self._accountant.epsilon(delta=delta))
 
     def get_delta(self, epsilon: float) -> float:
+        """Delta at `epsilon`, an upper bound."""
         return float(self._accountant.delta(epsilon=epsilon))
 
     def would_exceed(self, event: Mechanism, max_epsilon: float | None = None, count: int = 1) -> bool:
-        """Whether epsilon at `target_delta` would be above the limit after `count` more rounds; enters nothing."""
+        """Whether epsilon at `target_delta` would be above the limit after more rounds; enters nothing.
+
+        Args:
+            event: the mechanism of these rounds.
+            max_epsilon: the limit; the accountant's by default.
+            count: the number of rounds.
+
+        Returns:
+            True if they would exceed it.
+
+        Raises:
+            InvalidInput: there is no limit.
+        """
         limit = self.max_epsilon if max_epsilon is None else _validate.epsilon(max_epsilon, "max_epsilon")
         if limit is None:
             raise InvalidInput("max_epsilon must be given, here or to the accountant")

@@ -24,44 +24,51 @@ from cryptography.hazmat.primitives.serialization import (
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from shoal.deployment import files
+from shoal.deployment.errors import DamagedError
 from shoal.errors import InvalidInput
 
 VALID_DAYS = 90
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """A new file that only its owner can read."""
+    """Write a new file that only its owner can read.
+
+    Args:
+        path: the file, which must not exist.
+        content: its content.
+    """
     with files.private(path) as file:
         file.write(content)
 
 
 def private_pem(key: X25519PrivateKey | Ed25519PrivateKey | ec.EllipticCurvePrivateKey) -> bytes:
+    """A private key in PEM format."""
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 
 def read_sealing(path: Path) -> X25519PrivateKey:
-    """The private key of an epoch."""
-    key = _read(path)
+    """The private key of an epoch; `DamagedError` if the file holds none."""
+    key = _private_key(path)
     if not isinstance(key, X25519PrivateKey):
-        raise InvalidInput(f"{path} must hold an X25519 private key, got {type(key).__name__}")
+        raise DamagedError(f"{path} must hold an X25519 private key, got {type(key).__name__}")
     return key
 
 
 def read_signing(path: Path) -> Ed25519PrivateKey:
-    """The private key by which rounds are opened."""
-    key = _read(path)
+    """The private key by which rounds are opened; `DamagedError` if the file holds none."""
+    key = _private_key(path)
     if not isinstance(key, Ed25519PrivateKey):
-        raise InvalidInput(f"{path} must hold an Ed25519 private key, got {type(key).__name__}")
+        raise DamagedError(f"{path} must hold an Ed25519 private key, got {type(key).__name__}")
     return key
 
 
-def _read(path: Path) -> object:
+def _private_key(path: Path) -> object:
     try:
         return load_pem_private_key(path.read_bytes(), password=None)
     except FileNotFoundError:
-        raise InvalidInput(f"{path} is missing: restore it from a backup, nothing can replace it") from None
+        raise DamagedError(f"{path} is missing: restore it from a backup, nothing can replace it") from None
     except (ValueError, TypeError, UnsupportedAlgorithm):
-        raise InvalidInput(f"{path} is damaged: restore it from a backup, nothing can replace it") from None
+        raise DamagedError(f"{path} is damaged: restore it from a backup, nothing can replace it") from None
 
 
 def public_text(key: X25519PublicKey | Ed25519PublicKey) -> str:
@@ -70,40 +77,44 @@ def public_text(key: X25519PublicKey | Ed25519PublicKey) -> str:
 
 
 def sealing_key(text: object) -> X25519PublicKey:
-    """The key of an epoch that `public_text` wrote."""
+    """The key of an epoch, as `public_text` wrote it; `InvalidInput` if it is none."""
     try:
-        return X25519PublicKey.from_public_bytes(_raw(text))
+        return X25519PublicKey.from_public_bytes(_raw_key(text))
     except ValueError:
-        raise _wrong(text) from None
+        raise _key_error(text) from None
 
 
 def signing_key(text: object) -> Ed25519PublicKey:
-    """The analyst's key for opening rounds, as `public_text` wrote it."""
+    """The analyst's key for opening rounds, as `public_text` wrote it; `InvalidInput` if it is none."""
     try:
-        return Ed25519PublicKey.from_public_bytes(_raw(text))
+        return Ed25519PublicKey.from_public_bytes(_raw_key(text))
     except ValueError:
-        raise _wrong(text) from None
+        raise _key_error(text) from None
 
 
-def _raw(text: object) -> bytes:
+def _raw_key(text: object) -> bytes:
     return base64.b64decode(text, validate=True) if isinstance(text, str) else b""
 
 
-def _wrong(text: object) -> ValueError:
-    return ValueError(f"key must be a public key of the analyst, 32 bytes in base64, got {text!r}")
+def _key_error(text: object) -> InvalidInput:
+    return InvalidInput(f"key must be a public key of the analyst, 32 bytes in base64, got {text!r}")
 
 
 def make_certificates(folder: Path, *, hosts: Sequence[str] = ("127.0.0.1", "localhost")) -> None:
-    """A certificate authority of its own (`ca.pem`) and a server certificate (`server.pem`, `server.key`).
+    """Make a certificate authority (`ca.pem`) and a server certificate (`server.pem`, `server.key`).
 
-    For loopback and for trying out: the authority's key is thrown away, so nothing else can be signed by it.
+    They are for loopback and for trials: the authority's key is thrown away, so that it can sign nothing else.
+
+    Args:
+        folder: where the files are written.
+        hosts: names and addresses of the server.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    # A little in the past: clocks differ.
+    # Five minutes in the past, because clocks differ.
     start = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(minutes=5)
     end = start + datetime.timedelta(days=VALID_DAYS)
     authority, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
-    issuer = _named("shoal test authority")
+    issuer = _common_name("shoal test authority")
 
     def certificate(name: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
         return (
@@ -121,15 +132,15 @@ def make_certificates(folder: Path, *, hosts: Sequence[str] = ("127.0.0.1", "loc
     root = (
         certificate(issuer, authority.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs=True), critical=True)
+        .add_extension(_key_usage(signs=True), critical=True)
         .sign(authority, hashes.SHA256())
     )
     leaf = (
-        certificate(_named(hosts[0]), server.public_key())
+        certificate(_common_name(hosts[0]), server.public_key())
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs=False), critical=True)
+        .add_extension(_key_usage(signs=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectAlternativeName([_host(h) for h in hosts]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_host_name(host) for host in hosts]), critical=False)
         .sign(authority, hashes.SHA256())
     )
     (folder / "ca.pem").write_bytes(root.public_bytes(Encoding.PEM))
@@ -138,25 +149,25 @@ def make_certificates(folder: Path, *, hosts: Sequence[str] = ("127.0.0.1", "loc
 
 
 def make_node_key(path: Path) -> None:
-    """A SuperNode's key pair for Flower's authentication: `path` and `path.pub` (NIST P-384, OpenSSH format)."""
+    """Make a SuperNode's key pair for Flower's authentication: `path` and `path.pub` (NIST P-384, OpenSSH)."""
     key = ec.generate_private_key(ec.SECP384R1())
     write_secret(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     path.with_name(path.name + ".pub").write_bytes(public + b"\n")
 
 
-def _named(name: str) -> x509.Name:
+def _common_name(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _host(name: str) -> x509.GeneralName:
+def _host_name(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
         return x509.DNSName(name)
 
 
-def _usage(*, signs: bool) -> x509.KeyUsage:
+def _key_usage(*, signs: bool) -> x509.KeyUsage:
     return x509.KeyUsage(
         digital_signature=not signs,
         content_commitment=False,

@@ -94,7 +94,7 @@ LOCATION = """\
         }}"""
 
 
-def write(
+def write_proxy(
     folder: Path,
     *,
     port: int,
@@ -107,27 +107,42 @@ def write(
     rate: int = 100,
     connections: int = 200,
 ) -> Path:
-    """nginx's configuration for a SuperLink on loopback, in a folder of its own.
+    """Write nginx's configuration for a SuperLink on loopback, in a folder of its own.
 
-    `name` is a DNS name in the SuperLink's certificate; `rate` (requests a second) and `connections` are what one
-    address may have, to be raised where many nodes share one.
+    Args:
+        folder: nginx's folder.
+        port: the port that nodes connect to.
+        superlink: the SuperLink's port on loopback.
+        certificate: the proxy's TLS certificate.
+        key: its private key.
+        authority: the authority of the SuperLink's certificate.
+        host: the address to listen on.
+        name: a DNS name in the SuperLink's certificate.
+        rate: requests a second from one address; more where many nodes share an address.
+        connections: connections from one address; more where many nodes share an address.
+
+    Returns:
+        The configuration file.
+
+    Raises:
+        InvalidInput: a file, a port or a name does not do.
     """
     # nginx wants IPv6 addresses in brackets.
     if ":" in host and not host.startswith("["):
         host = f"[{host}]"
-    for what, path in {"certificate": certificate, "key": key, "authority": authority}.items():
+    for role, path in {"certificate": certificate, "key": key, "authority": authority}.items():
         if not path.is_file():
-            raise InvalidInput(f"{what} must be a file in PEM format, got {path}")
-    ports = {"port": port, "superlink": superlink}
-    for what, value in ports.items():
-        _validate.integer(what, value, minimum=1, maximum=65_535)
+            raise InvalidInput(f"{role} must be a file in PEM format, got {path}")
+    for role, value in {"port": port, "superlink": superlink}.items():
+        _validate.integer(role, value, minimum=1, maximum=65_535)
     _validate.integer("rate", rate, minimum=1, maximum=10**6)
     _validate.integer("connections", connections, minimum=1, maximum=10**6)
     home = folder.resolve()
     words = [str(home), str(certificate.resolve()), str(key.resolve()), str(authority.resolve()), host, name]
     # nginx has its own rules for quoting: what would need it is refused, or a path could become a directive.
-    if bad := [w for w in words if any(c in w for c in " ;{}\"'\\$\n\t#")]:
-        raise InvalidInput(f"names and paths must be without spaces, quotes and special characters, got {bad[0]!r}")
+    for word in words:
+        if any(character in word for character in " ;{}\"'\\$\n\t#"):
+            raise InvalidInput(f"names and paths must be without spaces, quotes and special characters, got {word!r}")
     (home / "temporary").mkdir(parents=True, exist_ok=True, mode=0o700)
     upstream = f"127.0.0.1:{superlink}"
     text = CONFIGURATION.format(

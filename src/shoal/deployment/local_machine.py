@@ -1,4 +1,4 @@
-"""The whole protocol on one machine, as real processes: for trying out and for tests.
+"""The whole protocol on one machine, as real processes: for trials and for tests.
 
 Both ways start an analyst and a SuperLink with TLS on loopback. `deployment` adds SuperNodes, each with its
 own settings, secret and key, and the proxy through which they come, if nginx is installed; `simulation` leaves
@@ -28,22 +28,23 @@ import httpx
 
 from shoal import __version__
 from shoal.deployment import keys, link, tokens
-from shoal.deployment.analyst import DATABASE, PASSWORD, Analyst, Settings
+from shoal.deployment.analyst import Analyst, Settings
+from shoal.deployment.analyst.analyst import DATABASE
+from shoal.deployment.analyst.keystore import PASSWORD
 from shoal.deployment.client import NODE_CONFIG, NODE_FILE
-from shoal.deployment.node import Node, join
-from shoal.errors import DeploymentError, InvalidInput
+from shoal.deployment.errors import RunError
+from shoal.deployment.node import Node
+from shoal.deployment.state import join_task
+from shoal.errors import InvalidInput
 
 APP = "shoal.deployment.digits"
 START_SECONDS = 180.0
 STATUS_SECONDS = 5.0
-"""How often a run that makes no progress is asked about: each time starts a command of Flower's."""
-
-
-class RunError(DeploymentError, ChildProcessError):
-    """A process did not come up, or a run did not end well; the message names its log."""
+"""How often the status of a run without progress is read: each time starts a command of Flower's."""
 
 
 def free_port() -> int:
+    """A port of this machine that nothing listens on."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -79,11 +80,19 @@ class Machine:
         return self.folder / "analyst"
 
     def set_up(self, settings: Settings, *, nodes: int) -> None:
-        """Keys, certificates, the analyst, its roster, and the settings of the shuffler; what exists is kept."""
+        """Make keys, certificates, the analyst, its roster and the shuffler's settings; what exists is kept.
+
+        Args:
+            settings: the analyst's.
+            nodes: the number of nodes that are enrolled.
+
+        Raises:
+            InvalidInput: the folder belongs to an analyst with other settings or fewer nodes.
+        """
         if not (self.tls / "server.key").exists():
             keys.make_certificates(self.tls)
         if (self.analyst_home / DATABASE).exists():
-            with contextlib.closing(Analyst(self.analyst_home, reading=True)) as analyst:
+            with contextlib.closing(Analyst.read(self.analyst_home)) as analyst:
                 if analyst.settings != settings:
                     raise InvalidInput(f"{self.folder} must be a new folder: its analyst has other settings")
                 if len(analyst.enrolled(1)) < nodes:
@@ -94,9 +103,10 @@ class Machine:
             registrar = self.folder / "registrar"
             # All parties on one machine: what each would hand to the next is moved, and forgotten where it came from.
             with contextlib.closing(Analyst.create(self.analyst_home, settings)) as analyst:
-                made, _ = tokens.enrol(registrar, task=settings.task, nodes=nodes, first=1, last=settings.rounds)
-                analyst.admit(made)
-                made.unlink()
+                last = settings.rounds
+                roster, _ = tokens.enrol_nodes(registrar, task=settings.task, nodes=nodes, first=1, last=last)
+                analyst.admit(roster)
+                roster.unlink()
             (registrar / tokens.REGISTRAR).unlink()  # nobody is to be enrolled later
         self._write(
             "shuffler.toml",
@@ -130,34 +140,35 @@ class Machine:
         path.write_text(head + "".join(f"{k} = {json.dumps(v)}\n" for k, v in values.items()))
         return path
 
-    def join_one(self, number: int) -> Path:
-        """The settings of one node, as its owner would have them, and its state."""
-        path = self._node_file(f"node-{number}")
+    def join_deployed(self, place: int) -> Path:
+        """The settings of one node, as its owner would have them; its state is made."""
+        path = self._node_file(f"node-{place}")
         node = Node.read(path)
-        if not node.memory(None).exists():
-            join(node, source=self._secret(number))
+        if not node.state_path(None).exists():
+            join_task(node, source=self._secret(place))
         return path
 
     def join_simulated(self, nodes: int) -> Path:
-        """One file for all simulated nodes, and a state for each."""
+        """The settings that all simulated nodes share; a state is made for each."""
         path = self._node_file("nodes")
         node = Node.read(path)
-        for number in range(nodes):
-            if not node.memory(number).exists():
-                join(node, member=number, source=self._secret(number))
+        for place in range(nodes):
+            if not node.state_path(place).exists():
+                join_task(node, member=place, source=self._secret(place))
         return path
 
     def _node_file(self, name: str) -> Path:
         path = self.folder / f"{name}.toml"
         if not path.exists():
-            with contextlib.closing(Analyst(self.analyst_home, reading=True)) as analyst:
+            with contextlib.closing(Analyst.read(self.analyst_home)) as analyst:
                 path.write_text(analyst.node(state=self.folder / "state" / name).to_toml())
         return path
 
-    def _secret(self, number: int) -> Path:
-        return self.folder / "registrar" / "secrets" / f"{number + 1:06d}.secret"
+    def _secret(self, place: int) -> Path:
+        return self.folder / "registrar" / "secrets" / f"{place + 1:06d}.secret"
 
-    def environment(self, **more: str) -> dict[str, str]:
+    def environment(self, **variables: str) -> dict[str, str]:
+        """The environment of a process, with these variables added."""
         # The commands of this environment, also where it is not activated; no reports about use to anybody.
         scripts = sysconfig.get_path("scripts")
         return {
@@ -168,11 +179,20 @@ class Machine:
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "RAY_USAGE_STATS_ENABLED": "0",
             "OMP_NUM_THREADS": "1",
-            **more,
+            **variables,
         }
 
     def start(self, name: str, command: Sequence[str], **environment: str) -> subprocess.Popen[bytes]:
-        """Start a process in a group of its own; its output goes to a log."""
+        """Start a process in a group of its own; its output goes to a log.
+
+        Args:
+            name: the name of the process and its log.
+            command: what is run.
+            environment: variables to add.
+
+        Returns:
+            The process.
+        """
         with open(self.log(name), "ab") as log:
             self.processes[name] = subprocess.Popen(
                 list(command),
@@ -186,12 +206,19 @@ class Machine:
         return self.processes[name]
 
     def log(self, name: str) -> Path:
+        """The log of a process."""
         return self.folder / "logs" / f"{name}.log"
 
     def wait_until(self, name: str, ready: Callable[[], bool]) -> None:
+        """Wait until a process is ready; `RunError` if it ends, or takes too long.
+
+        Args:
+            name: the process.
+            ready: whether it is.
+        """
         deadline = time.monotonic() + START_SECONDS
         while not ready():
-            # One that has ended will never be ready: say so at once, not after a minute.
+            # A process that has ended will never be ready: say so at once, not after a minute.
             if self.processes[name].poll() is not None:
                 raise RunError(f"{name} ended with code {self.processes[name].returncode}, see {self.log(name)}")
             if time.monotonic() > deadline:
@@ -206,12 +233,19 @@ class Machine:
         return False
 
     def start_analyst(self) -> None:
+        """Start the analyst's service, and wait for it."""
         command = ["shoal", "analyst", "serve", str(self.analyst_home), "--port", str(self.ports["analyst"])]
         command += ["--certificate", str(self.tls / "server.pem"), "--key", str(self.tls / "server.key")]
         self.start("analyst", command)
         self.wait_until("analyst", lambda: self._answers(self.ports["analyst"], "/v1/health"))
 
     def start_superlink(self, *options: str, **environment: str) -> None:
+        """Start a SuperLink, and wait for it.
+
+        Args:
+            options: of its command.
+            environment: variables to add.
+        """
         command = ["flower-superlink", "--host", "127.0.0.1", "--port", str(self.ports["superlink"])]
         command += ["--ssl-ca-certfile", str(self.tls / "ca.pem")]
         command += ["--ssl-certfile", str(self.tls / "server.pem"), "--ssl-keyfile", str(self.tls / "server.key")]
@@ -219,12 +253,12 @@ class Machine:
         self.wait_until("superlink", lambda: self._answers(self.ports["superlink"], "/health"))
 
     def start_proxy(self) -> None:
-        """nginx between the nodes and the SuperLink, if it is installed."""
+        """Start nginx between the nodes and the SuperLink, if it is installed."""
         program = nginx()
         if program is None:
             return
         home = self.folder / "proxy"
-        path = link.write(
+        path = link.write_proxy(
             home,
             host="127.0.0.1",
             port=self.ports["proxy"],
@@ -236,22 +270,27 @@ class Machine:
         self.start("proxy", [program, "-e", "stderr", "-p", str(home), "-c", str(path), "-g", "daemon off;"])
         self.wait_until("proxy", lambda: _listens(self.ports["proxy"]))
 
-    def start_supernode(self, number: int, *, nodes: int) -> None:
-        """A SuperNode with its own settings and its own key, which the SuperLink knows."""
-        name = f"node-{number}"
+    def start_supernode(self, place: int, *, nodes: int) -> None:
+        """Start a SuperNode with its own settings and its own key, which the SuperLink knows.
+
+        Args:
+            place: which of the nodes it is.
+            nodes: the number of nodes.
+        """
+        name = f"node-{place}"
         key = self.folder / f"{name}.key"
         if not key.exists():
             keys.make_node_key(key)
         if name not in self.registered:  # with this SuperLink, which remembers nothing of an earlier one
             self.flwr("supernode", "register", str(key) + ".pub", "shoal")
             self.registered.add(name)
-        config = f'{NODE_CONFIG}="{self.join_one(number)}" partition-id={number} num-partitions={nodes}'
+        config = f'{NODE_CONFIG}="{self.join_deployed(place)}" partition-id={place} num-partitions={nodes}'
         command = ["flower-supernode", "--superlink", f"127.0.0.1:{self.ports.get('proxy', self.ports['superlink'])}"]
         command += ["--root-certificates", str(self.tls / "ca.pem"), "--auth-supernode-private-key", str(key)]
         self.start(name, [*command, "--port", str(free_port()), "--node-config", config])
 
     def flwr(self, *words: str) -> dict[str, Any]:
-        """A command of Flower's, and its answer."""
+        """The answer of a command of Flower's; `RunError` if it fails."""
         done = subprocess.run(
             ["flwr", *words, "--format", "json"],
             env=self.environment(),
@@ -268,19 +307,24 @@ class Machine:
         return answer
 
     def submit(self, *options: str) -> str:
-        """Start a run of the app; its number."""
+        """Start a run of the app, and return its number."""
         config = " ".join(f"{k}={json.dumps(v)}" for k, v in self._run_config().items())
         app = self.app or self.folder / "app"
         return str(self.flwr("run", str(app), "shoal", "--run-config", config, *options)["run-id"])
 
     def run_status(self, run: str) -> str:
         """The status of a run, such as `finished:completed`."""
-        (found,) = self.flwr("list", "shoal", "--run-id", run)["runs"]
-        return str(found["status"])
+        (row,) = self.flwr("list", "shoal", "--run-id", run)["runs"]
+        return str(row["status"])
 
     def stop(self, *names: str, kill: bool = False) -> None:
-        """End processes and all that they started."""
-        # All are asked before any is waited for; then whatever is left of their groups is killed.
+        """End processes and everything that they started.
+
+        Args:
+            names: the processes.
+            kill: whether they are killed at once.
+        """
+        # All get the signal before any is waited for; then whatever is left of their groups is killed.
         ending = [self.processes.pop(name) for name in names]
         for process in ending:
             _signal(process, signal.SIGKILL if kill else signal.SIGTERM)
@@ -297,7 +341,7 @@ class Machine:
 
 
 def nginx() -> str | None:
-    """The program, wherever Debian has put it."""
+    """The path of nginx, wherever Debian has put it; None if it is not installed."""
     return shutil.which("nginx", path=f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin{os.pathsep}/sbin")
 
 
@@ -306,15 +350,24 @@ def _listens(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """To the whole group of a process, if any of it is left."""
+def _signal(process: subprocess.Popen[bytes], kind: signal.Signals) -> None:
+    """Signal the whole group of a process, if any of it is left."""
     with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
+        os.killpg(process.pid, kind)
 
 
 @contextlib.contextmanager
 def deployment(machine: Machine, settings: Settings, *, nodes: int) -> Iterator[Machine]:
-    """Analyst, SuperLink, proxy and SuperNodes as real processes with TLS on loopback."""
+    """Run analyst, SuperLink, proxy and SuperNodes as real processes with TLS on loopback.
+
+    Args:
+        machine: the folder.
+        settings: the analyst's.
+        nodes: the number of nodes.
+
+    Yields:
+        The machine, with everything running.
+    """
     machine.set_up(settings, nodes=nodes)
     try:
         machine.start_analyst()
@@ -322,8 +375,8 @@ def deployment(machine: Machine, settings: Settings, *, nodes: int) -> Iterator[
         machine.start_superlink("--enable-supernode-auth", FLWR_LOG_LEVEL="WARNING")
         machine.start_proxy()
         # Registration is a command of Flower's, which takes seconds to start: several at a time.
-        with ThreadPoolExecutor(os.cpu_count()) as several:
-            list(several.map(lambda number: machine.start_supernode(number, nodes=nodes), range(nodes)))
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda place: machine.start_supernode(place, nodes=nodes), range(nodes)))
         yield machine
     finally:
         machine.stop_all()
@@ -331,7 +384,16 @@ def deployment(machine: Machine, settings: Settings, *, nodes: int) -> Iterator[
 
 @contextlib.contextmanager
 def simulation(machine: Machine, settings: Settings, *, nodes: int) -> Iterator[Machine]:
-    """Analyst and SuperLink as real processes, nodes in Flower's simulation engine, with its fast noise."""
+    """Run analyst and SuperLink as real processes, nodes in Flower's simulation engine, with fast noise.
+
+    Args:
+        machine: the folder.
+        settings: the analyst's.
+        nodes: the number of nodes.
+
+    Yields:
+        The machine, with everything running.
+    """
     machine.set_up(settings, nodes=nodes)
     try:
         machine.start_analyst()
@@ -342,19 +404,31 @@ def simulation(machine: Machine, settings: Settings, *, nodes: int) -> Iterator[
 
 
 def follow(machine: Machine, run: str, progress: Callable[[dict[str, Any]], None]) -> list[dict[str, Any]]:
-    """Wait for a run to end; `progress` is called with each round as it closes. All rounds are returned."""
-    shown, asked = 0, time.monotonic()
-    with contextlib.closing(Analyst(machine.analyst_home, reading=True)) as analyst:
+    """Wait for a run to end.
+
+    Args:
+        machine: the folder.
+        run: the number of the run.
+        progress: called with each round as it closes.
+
+    Returns:
+        All rounds.
+
+    Raises:
+        RunError: the run did not end well.
+    """
+    shown, checked = 0, time.monotonic()
+    with contextlib.closing(Analyst.read(machine.analyst_home)) as analyst:
         while True:
             rows = analyst.rounds()
             for row in rows[shown:]:
                 progress(row)
-            # The ledger is looked at often; Flower, whose answer takes a second, when nothing has come for a while.
+            # The ledger is read often; Flower, whose answer takes a second, when nothing has come for a while.
             fresh, shown = len(rows) > shown, len(rows)
-            if shown >= machine.rounds or (not fresh and time.monotonic() > asked + STATUS_SECONDS):
-                over, asked = machine.run_status(run), time.monotonic()
-                if over.startswith("finished"):
-                    if over != "finished:completed":
-                        raise RunError(f"the run ended as {over}, see {machine.folder / 'logs'}")
+            if shown >= machine.rounds or (not fresh and time.monotonic() > checked + STATUS_SECONDS):
+                status, checked = machine.run_status(run), time.monotonic()
+                if status.startswith("finished"):
+                    if status != "finished:completed":
+                        raise RunError(f"the run ended as {status}, see {machine.folder / 'logs'}")
                     return analyst.rounds()
             time.sleep(0.5)

@@ -37,8 +37,16 @@ SECURE, SIMULATION = "secure", "simulation"
 GRID_BITS = 80
 
 
-def clipped(arrays: Iterable[Any], *, clip: float) -> FloatArray:
-    """All arrays as one vector of l2 norm at most `clip`; zero if any number is not finite."""
+def clip_update(arrays: Iterable[Any], *, clip: float) -> FloatArray:
+    """All arrays as one vector of l2 norm at most `clip`.
+
+    Args:
+        arrays: the update, array by array.
+        clip: the largest norm.
+
+    Returns:
+        The vector, shortened if it is longer; zero if any number is not finite.
+    """
     vector: FloatArray = np.concatenate([np.zeros(0), *(np.asarray(a, dtype=np.float64).ravel() for a in arrays)])
     if not np.isfinite(vector).all():
         return np.zeros_like(vector)
@@ -54,30 +62,46 @@ def clipped(arrays: Iterable[Any], *, clip: float) -> FloatArray:
 
 
 def gaussian_secure(vector: FloatArray, scale: float) -> FloatArray:
-    """`vector` plus Gaussian noise of standard deviation `scale`, from OpenDP."""
-    return np.asarray(_mechanism(len(vector), scale)(vector), dtype=np.float64)
+    """The vector plus exact Gaussian noise from OpenDP.
+
+    Args:
+        vector: the clipped update.
+        scale: the standard deviation of the noise.
+
+    Returns:
+        The noisy vector.
+    """
+    return np.asarray(_gaussian_mechanism(len(vector), scale)(vector), dtype=np.float64)
 
 
-def grid(scale: float) -> int:
-    """The exponent of the grid's step for noise of a standard deviation."""
+def grid_exponent(scale: float) -> int:
+    """The exponent of the grid's step for noise of standard deviation `scale`."""
     return math.frexp(scale)[1] - 1 - GRID_BITS
 
 
 @functools.lru_cache(maxsize=4)
-def _mechanism(size: int, scale: float) -> Any:
+def _gaussian_mechanism(size: int, scale: float) -> Any:
     import opendp.prelude as dp
 
     dp.enable_features("contrib")
     domain = dp.vector_domain(dp.atom_domain(T=float, nan=False), size=size)
-    return dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=scale, k=grid(scale))
+    return dp.m.make_gaussian(domain, dp.l2_distance(T=float), scale=scale, k=grid_exponent(scale))
 
 
 def gaussian_simulation(vector: FloatArray, scale: float) -> FloatArray:
-    """The same from numpy's generator: for simulation only, neither exact nor unpredictable."""
+    """The vector plus noise from numpy's generator, neither exact nor unpredictable: for simulation only.
+
+    Args:
+        vector: the clipped update.
+        scale: the standard deviation of the noise.
+
+    Returns:
+        The noisy vector.
+    """
     return vector + np.random.default_rng().normal(scale=scale, size=len(vector))
 
 
-SOURCES: dict[str, Callable[[FloatArray, float], FloatArray]] = {
+NOISE_SOURCES: dict[str, Callable[[FloatArray, float], FloatArray]] = {
     SECURE: gaussian_secure,
     SIMULATION: gaussian_simulation,
 }

@@ -20,7 +20,7 @@ import tomllib
 
 from shoal.errors import InvalidInput
 
-_NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
+_APP_NAME = re.compile(r"[a-z][a-z0-9-]{0,39}")
 
 PROJECT = """\
 [project]
@@ -55,9 +55,9 @@ def starting_arrays():
 
 
 def load(part, parts):
-    """The data of one node. Here: 40 points in 3 classes. Read your node's own files instead, in this function:
+    """The data of one node. Here: 40 points in 3 classes. Read your node's own files instead, in this function.
 
-    what fails in a round stays on the node, what fails when this file is imported does not.
+    What fails in a round stays on the node; what fails when this file is imported does not.
     """
     return _points(40, seed=part)
 
@@ -107,8 +107,8 @@ app = ClientApp(mods=[sealed_reports])
 def train(message: Message, context: Context) -> Message:
     data = model.load(int(context.node_config["partition-id"]), int(context.node_config["num-partitions"]))
     sent = {{name: array.numpy() for name, array in message.content["arrays"].items()}}
-    found = model.train(sent, data)
-    arrays = ArrayRecord({{name: Array(np.asarray(found[name], sent[name].dtype)) for name in sent}})
+    trained = model.train(sent, data)
+    arrays = ArrayRecord({{name: Array(np.asarray(trained[name], sent[name].dtype)) for name in sent}})
     return Message(RecordDict({{"arrays": arrays}}), reply_to=message)
 '''
 
@@ -124,10 +124,10 @@ from {package} import model
 app = ServerApp()
 
 
-def judge(number: int, arrays: ArrayRecord) -> MetricRecord:
-    found = model.evaluate({{name: array.numpy() for name, array in arrays.items()}})
-    print(f"after round {{number}}: {{found}}", flush=True)
-    return MetricRecord(found)
+def judge(round_number: int, arrays: ArrayRecord) -> MetricRecord:
+    scores = model.evaluate({{name: array.numpy() for name, array in arrays.items()}})
+    print(f"after round {{round_number}}: {{scores}}", flush=True)
+    return MetricRecord(scores)
 
 
 @app.main()
@@ -138,10 +138,10 @@ def main(grid: Grid, context: Context) -> None:
 '''
 
 
-def write(folder: Path) -> None:
-    """A new app in a new folder; its name is the folder's."""
+def write_app(folder: Path) -> None:
+    """Write a new app into a new folder, whose name it takes; `InvalidInput` if the folder does not do."""
     name = folder.resolve().name
-    if not _NAME.fullmatch(name):
+    if not _APP_NAME.fullmatch(name):
         raise InvalidInput(
             f"the name of the folder must be 1 to 40 lower-case letters, digits or dashes, a letter first, got {name!r}"
         )
@@ -160,22 +160,21 @@ def write(folder: Path) -> None:
     (home / "server.py").write_text(SERVER.format(package=package))
 
 
-def starting_arrays(folder: Path) -> Mapping[str, Any]:
+def read_starting_arrays(folder: Path) -> Mapping[str, Any]:
     """The arrays that an app starts from, by the function that its `pyproject.toml` names."""
     project = folder / "pyproject.toml"
     try:
-        named = tomllib.loads(project.read_text())["tool"]["shoal"]["model"]
-        module, function = named.split(":")
+        module, function = tomllib.loads(project.read_text())["tool"]["shoal"]["model"].split(":")
     except (OSError, KeyError, ValueError, AttributeError, TypeError):
         raise InvalidInput(
             f"{project} must name the function that gives the starting arrays: [tool.shoal] model = "
             '"package.module:function"'
         ) from None
-    # The app is no installed package: its folder is looked in for this one import only.
+    # The app is no installed package: its folder is on the path for this import only.
     home = str(folder.resolve())
     sys.path.insert(0, home)
     try:
-        found = getattr(importlib.import_module(module), function)()
+        arrays = getattr(importlib.import_module(module), function)()
     finally:
         sys.path.remove(home)
-    return {name: np.asarray(array) for name, array in found.items()}
+    return {name: np.asarray(array) for name, array in arrays.items()}

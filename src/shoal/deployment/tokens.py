@@ -31,60 +31,107 @@ from typing import Any
 
 from shoal import _validate
 from shoal.deployment import files, keys
-from shoal.deployment.report import CROWD_MAX, ROUND_MAX, TOKEN_BYTES, Task
-from shoal.errors import InvalidInput
+from shoal.deployment.task import CROWD_MAX, ROUND_MAX, TOKEN_BYTES, Task
+from shoal.errors import DataError, InvalidInput
 
 SECRET_BYTES = 32
 MARK_BYTES = 16
-"""Of a hash: enough that no two of a billion nodes share one by chance."""
+"""Of a hash: enough that no two of a billion nodes share a mark by chance."""
 
 REGISTRAR, SECRETS = "registrar.json", "secrets"
-FORMAT = "shoal roster 2"
+ROSTER_FORMAT = "shoal roster 2"
 
 
-def token(secret: bytes, *, task: Task, number: int) -> bytes:
-    """The token of one node in one round."""
-    return hmac.digest(secret, b"shoal token 2" + task.digest + number.to_bytes(8, "big"), "sha256")[:TOKEN_BYTES]
+def token(secret: bytes, *, task: Task, round_number: int) -> bytes:
+    """The token of a node in a round.
+
+    Args:
+        secret: the node's secret.
+        task: the task.
+        round_number: the round.
+
+    Returns:
+        16 bytes.
+    """
+    return hmac.digest(secret, _token_head(task.digest, round_number), "sha256")[:TOKEN_BYTES]
 
 
-def mark(value: bytes, *, digest: bytes, number: int) -> bytes:
-    """What the roster holds of a token; `digest` is the task's."""
-    return hashlib.sha256(b"shoal mark 2" + digest + number.to_bytes(8, "big") + value).digest()[:MARK_BYTES]
+def mark(value: bytes, *, digest: bytes, round_number: int) -> bytes:
+    """What the roster holds of a token.
+
+    Args:
+        value: the token.
+        digest: the task's digest.
+        round_number: the round.
+
+    Returns:
+        16 bytes.
+    """
+    head = b"shoal mark 2" + digest + round_number.to_bytes(8, "big")
+    return hashlib.sha256(head + value).digest()[:MARK_BYTES]
 
 
-def marks(members: Sequence[bytes], *, task: Task, number: int) -> list[bytes]:
-    """The marks of a round: sorted, so that their order tells nothing."""
+def marks(members: Sequence[bytes], *, task: Task, round_number: int) -> list[bytes]:
+    """The marks of a round, sorted, so that their order says nothing.
+
+    Args:
+        members: the secrets of all nodes.
+        task: the task.
+        round_number: the round.
+
+    Returns:
+        A mark for each node.
+    """
     # As `token` and `mark` say; the digest, which all share, is made once for millions of them.
     digest = task.digest
-    head = b"shoal token 2" + digest + number.to_bytes(8, "big")
-    made = (hmac.digest(secret, head, "sha256")[:TOKEN_BYTES] for secret in members)
-    return sorted(mark(t, digest=digest, number=number) for t in made)
+    head = _token_head(digest, round_number)
+    round_tokens = (hmac.digest(secret, head, "sha256")[:TOKEN_BYTES] for secret in members)
+    return sorted(mark(value, digest=digest, round_number=round_number) for value in round_tokens)
+
+
+def _token_head(digest: bytes, round_number: int) -> bytes:
+    return b"shoal token 2" + digest + round_number.to_bytes(8, "big")
 
 
 def secret_text(secret: bytes) -> str:
+    """A secret as text for a file."""
     return base64.b64encode(secret).decode()
 
 
 def read_secret(path: Path) -> bytes:
-    """A node's secret, as `enrol` wrote it."""
+    """A node's secret, as the registrar wrote it; `DataError` if the file holds none."""
     try:
-        raw = base64.b64decode(path.read_text().strip(), validate=True)
+        secret = base64.b64decode(path.read_text().strip(), validate=True)
     except FileNotFoundError:
-        raise InvalidInput(
+        raise DataError(
             f"{path} must hold the node's secret from 'shoal flower enrol', there is no such file"
         ) from None
     except (binascii.Error, UnicodeDecodeError):
-        raw = b""
-    if len(raw) != SECRET_BYTES:
-        raise InvalidInput(f"{path} must hold {SECRET_BYTES} bytes in base64, as 'shoal flower enrol' wrote them")
-    return raw
+        secret = b""
+    if len(secret) != SECRET_BYTES:
+        raise DataError(f"{path} must hold {SECRET_BYTES} bytes in base64, as 'shoal flower enrol' wrote them")
+    return secret
 
 
-def enrol(folder: Path, *, task: Task, nodes: int, first: int, last: int) -> tuple[Path, list[Path]]:
-    """The registrar's work: a roster for rounds `first` to `last`, and a file with the secret of each new node.
+def enrol_nodes(folder: Path, *, task: Task, nodes: int, first: int, last: int) -> tuple[Path, list[Path]]:
+    """Make a roster, and a file with the secret of each new node.
 
     The secrets come from one key in `registrar.json`, so that a roster for later rounds or with more nodes can
     follow; a registrar that has handed out everything should forget it, and the secrets with it.
+
+    Args:
+        folder: the registrar's folder.
+        task: the task.
+        nodes: the number of nodes that are enrolled in all.
+        first: the first round of the roster.
+        last: the last round of the roster.
+
+    Returns:
+        The roster, and the files of the new nodes.
+
+    Raises:
+        InvalidInput: there are too few nodes, or the roster exists already.
+        DataError: the registrar's key is damaged or gone.
     """
     count = _validate.integer("nodes", nodes, minimum=task.minimum, maximum=CROWD_MAX)
     start = _validate.integer("first", first, minimum=1, maximum=ROUND_MAX)
@@ -94,24 +141,24 @@ def enrol(folder: Path, *, task: Task, nodes: int, first: int, last: int) -> tup
     if roster.exists():
         raise InvalidInput(f"{roster} must not exist yet: name other rounds or another folder")
     # Secrets come from one key by their number, so that an enrolment that broke off, or grows, gives the same again.
-    master, known = _registrar(folder)
-    members = [_member(master, number) for number in range(1, count + 1)]
+    master, enrolled = _registrar(folder)
+    members = [_member(master, place) for place in range(1, count + 1)]
     (folder / SECRETS).mkdir(exist_ok=True, mode=0o700)
     new = []
-    for number in range(known + 1, count + 1):
-        new.append(folder / SECRETS / f"{number:06d}.secret")
+    for place in range(enrolled + 1, count + 1):
+        new.append(folder / SECRETS / f"{place:06d}.secret")
         new[-1].unlink(missing_ok=True)  # left by an enrolment that broke off: the same again
-        keys.write_secret(new[-1], secret_text(members[number - 1]).encode() + b"\n")
-    head = {"format": FORMAT, "task": task.digest.hex(), "first": start, "last": end, "nodes": count}
+        keys.write_secret(new[-1], secret_text(members[place - 1]).encode() + b"\n")
+    head = {"format": ROSTER_FORMAT, "task": task.digest.hex(), "first": start, "last": end, "nodes": count}
 
     def pieces() -> Iterator[bytes]:
         yield json.dumps(head).encode() + b"\n"
-        for number in range(start, end + 1):
-            yield b"".join(marks(members, task=task, number=number))
+        for round_number in range(start, end + 1):
+            yield b"".join(marks(members, task=task, round_number=round_number))
 
-    # The roster first: nodes that are remembered as enrolled must be in one.
+    # The roster first: nodes that are remembered as enrolled must be in a roster.
     files.replace(roster, pieces())
-    _remember(folder, master, max(known, count))
+    _remember(folder, master, max(enrolled, count))
     return roster, new
 
 
@@ -121,15 +168,15 @@ def _remember(folder: Path, master: bytes, nodes: int) -> None:
 
 
 def _registrar(folder: Path) -> tuple[bytes, int]:
-    """The registrar's key and how many nodes have been given secrets.
+    """The registrar's key and the number of nodes that have been given secrets.
 
-    A new key, if there is none yet, is written down before anything is made from it: an enrolment that breaks off
-    goes on with the same secrets.
+    A new key is written down before anything is made from it: an enrolment that breaks off goes on with the same
+    secrets.
     """
     path = folder / REGISTRAR
     if not path.exists():
         if (folder / SECRETS).exists():
-            raise InvalidInput(f"{path} is gone, and with it the key of all who are enrolled: enrol in a new folder")
+            raise DataError(f"{path} is gone, and with it the key of all enrolled nodes: enrol in a new folder")
         master = secrets.token_bytes(SECRET_BYTES)
         _remember(folder, master, 0)
         return master, 0
@@ -137,13 +184,13 @@ def _registrar(folder: Path) -> tuple[bytes, int]:
         state = json.loads(path.read_text())
         return base64.b64decode(state["key"], validate=True), int(state["nodes"])
     except (ValueError, KeyError, TypeError):
-        raise InvalidInput(
+        raise DataError(
             f"{path} is damaged: restore it from a backup, or enrol all nodes anew in a new folder"
         ) from None
 
 
-def _member(master: bytes, number: int) -> bytes:
-    return hmac.digest(master, b"shoal node" + number.to_bytes(8, "big"), "sha256")
+def _member(master: bytes, place: int) -> bytes:
+    return hmac.digest(master, b"shoal node" + place.to_bytes(8, "big"), "sha256")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,14 +206,14 @@ class Roster:
 
     @classmethod
     def read(cls, path: Path) -> Roster:
-        """The head of a roster file; `ValueError` if it is not one, or not whole."""
+        """The head of a roster file; `DataError` if it is no roster, or not whole."""
         try:
             with open(path, "rb") as file:
                 line = file.readline(4096)
                 head: dict[str, Any] = json.loads(line)
-            if head.pop("format") != FORMAT or not isinstance(head["task"], str):
+            if head.pop("format") != ROSTER_FORMAT or not isinstance(head["task"], str):
                 raise ValueError
-            if [type(head[n]) for n in ("first", "last", "nodes")] != [int] * 3:
+            if [type(head[name]) for name in ("first", "last", "nodes")] != [int] * 3:
                 raise ValueError
             roster = cls(path=path, offset=len(line), **head)
             _validate.integer("first", roster.first, minimum=1, maximum=ROUND_MAX)
@@ -174,33 +221,33 @@ class Roster:
             _validate.integer("nodes", roster.nodes, minimum=1, maximum=CROWD_MAX)
             size = roster.offset + (roster.last - roster.first + 1) * roster.nodes * MARK_BYTES
         except FileNotFoundError:
-            raise InvalidInput(f"{path} must be a roster from 'shoal flower enrol', there is no such file") from None
+            raise DataError(f"{path} must be a roster from 'shoal flower enrol', there is no such file") from None
         except (ValueError, KeyError, TypeError, AttributeError):
-            raise InvalidInput(f"{path} must be a roster from 'shoal flower enrol', this is something else") from None
-        # Its size says whether all of it came through; what the marks are `check` looks at.
+            raise DataError(f"{path} must be a roster from 'shoal flower enrol', this is something else") from None
+        # Its size says whether all of it came through; `check` looks at the marks.
         if path.stat().st_size != size:
-            raise InvalidInput(
+            raise DataError(
                 f"{path} is damaged: it has {path.stat().st_size} bytes, not {size}; ask the registrar again"
             )
         return roster
 
     def check(self) -> None:
-        """Whether the marks of every round are those of different nodes, and sorted; `ValueError` if not."""
-        for number in range(self.first, self.last + 1):
-            found = self.marks(number)
-            if any(a >= b for a, b in itertools.pairwise(found[i] for i in range(len(found)))):
-                raise InvalidInput(f"{self.path} is damaged in round {number}: ask the registrar again")
+        """Look at the marks of every round; `DataError` unless they are sorted and no two are the same."""
+        for round_number in range(self.first, self.last + 1):
+            block = self.marks(round_number)
+            if any(a >= b for a, b in itertools.pairwise(block[i] for i in range(len(block)))):
+                raise DataError(f"{self.path} is damaged in round {round_number}: ask the registrar again")
 
-    def marks(self, number: int) -> Marks:
+    def marks(self, round_number: int) -> Marks:
         """The marks of all nodes in a round."""
         width = self.nodes * MARK_BYTES
         with open(self.path, "rb") as file:
-            file.seek(self.offset + (number - self.first) * width)
+            file.seek(self.offset + (round_number - self.first) * width)
             return Marks(file.read(width))
 
 
 class Marks:
-    """The sorted marks of one round: 16 bytes for each node, and no more."""
+    """The sorted marks of a round: 16 bytes for each node, and no more."""
 
     def __init__(self, block: bytes) -> None:
         self._block = block
@@ -211,7 +258,7 @@ class Marks:
     def __getitem__(self, place: int) -> bytes:
         return self._block[place * MARK_BYTES : (place + 1) * MARK_BYTES]
 
-    def find(self, mark: bytes) -> int | None:
-        """The place of a mark, None if it is nobody's."""
-        place = bisect.bisect_left(self, mark, 0, len(self))
-        return place if place < len(self) and self[place] == mark else None
+    def find(self, value: bytes) -> int | None:
+        """The place of a mark; None if it is nobody's."""
+        place = bisect.bisect_left(self, value, 0, len(self))
+        return place if place < len(self) and self[place] == value else None

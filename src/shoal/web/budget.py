@@ -69,7 +69,7 @@ def text_of(path: Path) -> str:
     if path.is_dir():
         from shoal.deployment.analyst import Analyst
 
-        analyst = Analyst(path, reading=True)
+        analyst = Analyst.read(path)
         try:
             task = analyst.settings.task
             limit = {"epsilon": task.epsilon, "crowd": task.crowd}

@@ -52,7 +52,7 @@ def init(
     import numpy as np
 
     from shoal.deployment.analyst import Analyst
-    from shoal.deployment.report import Task
+    from shoal.deployment.task import Task
 
     agreed = Task(
         name=task,
@@ -90,7 +90,7 @@ def admit(
 
     from shoal.deployment.analyst import Analyst
 
-    with closing(Analyst(folder)) as analyst:
+    with closing(Analyst.open(folder)) as analyst:
         found = analyst.admit(roster)
     print(f"{found.nodes} nodes may report in rounds {found.first} to {found.last}.")
 
@@ -104,7 +104,7 @@ def restore(
 
     from shoal.deployment.analyst import Analyst
 
-    with closing(Analyst(folder)) as analyst:
+    with closing(Analyst.open(folder)) as analyst:
         analyst.restore(after)
         print(f"Round {analyst.next_round} starts from the model as it was after round {after}.")
 
@@ -118,7 +118,7 @@ def skip(
 
     from shoal.deployment.analyst import Analyst
 
-    with closing(Analyst(folder, behind=True)) as analyst:
+    with closing(Analyst.recover(folder)) as analyst:
         before = analyst.next_round
         analyst.skip(to)
     print(f"{to - before} rounds were entered with the smallest crowd. Round {to} comes next.")
@@ -135,13 +135,13 @@ def serve(
     from contextlib import closing
 
     from shoal.deployment.analyst import Analyst
-    from shoal.deployment.service import serve as run
+    from shoal.deployment.analyst.service import serve_analyst
 
     for file in (certificate, key):
         if not file.is_file():
             raise InvalidInput(f"{file} must be a file in PEM format")
-    with closing(Analyst(folder)) as analyst:
-        run(analyst, host=host, port=port, certificate=certificate, key=key)
+    with closing(Analyst.open(folder)) as analyst:
+        serve_analyst(analyst, host=host, port=port, certificate=certificate, key=key)
 
 
 def status(folder: terms.Folder, as_json: opt.Json = False) -> None:
@@ -152,7 +152,7 @@ def status(folder: terms.Folder, as_json: opt.Json = False) -> None:
     from shoal.deployment.analyst import Analyst
 
     # Read in one go: an analyst that serves may close a round meanwhile.
-    with closing(Analyst(folder, reading=True)) as analyst:
+    with closing(Analyst.read(folder)) as analyst:
         budget, rows, waiting = analyst.settings.task, analyst.rounds(), analyst.next_round
         ledgers, own = {c: analyst.accountant(c) for c in CROWDS}, analyst.accountant()
     if as_json:
@@ -191,7 +191,7 @@ def export(
 
     from shoal.deployment.analyst import Analyst
 
-    with closing(Analyst(folder, reading=True)) as analyst:
+    with closing(Analyst.read(folder)) as analyst:
         number, vector = analyst.present()
     np.save(out, vector)
     print(f"Model after {number - 1} rounds: {out}")

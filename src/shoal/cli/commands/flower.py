@@ -40,7 +40,7 @@ def enrol(
 
     agreed = Node.read(node)
     end = agreed.rounds if last is None else last
-    roster, new = tokens.enrol(folder, task=agreed.task, nodes=nodes, first=first, last=end)
+    roster, new = tokens.enrol_nodes(folder, task=agreed.task, nodes=nodes, first=first, last=end)
     print(f"For the analyst: {roster} ({roster.stat().st_size / 2**20:.1f} MiB). For nodes: {len(new)} new secrets.")
     print(f"Once they are handed out, forget {folder}/secrets and, unless more nodes are to follow, the whole folder.")
 
@@ -51,10 +51,10 @@ def join(
     """The node's first step: check the terms, derive the number of rounds, take in the secret."""
     from shoal.cli import show
     from shoal.deployment.node import Node
-    from shoal.deployment.node import join as take_in
+    from shoal.deployment.state import join_task
 
     settings = Node.read(node)
-    state, task = take_in(settings), settings.task
+    state, task = join_task(settings), settings.task
     show.say(f"This node answers rounds 1 to {state.rounds}, if at least {task.minimum} users take part. All of them:")
     show.say(task.mechanism(users=task.minimum).statement(delta=task.delta, rounds=state.rounds).sentence())
     print(f"Its secret is in {settings.state} now and nowhere else: without that folder the node cannot report.")
@@ -77,7 +77,7 @@ def proxy(
     """Write nginx's configuration: nodes reach the SuperLink, strangers do not."""
     from shoal.deployment import link
 
-    path = link.write(
+    path = link.write_proxy(
         folder,
         host=host,
         port=port,
@@ -105,7 +105,7 @@ def new(
     """
     from shoal.deployment import template
 
-    template.write(folder)
+    template.write_app(folder)
     package = folder.resolve().name.replace("-", "_")
     print(f"Your model and data: {folder / package / 'model.py'}. Try it: shoal flower simulate --app {folder}")
 
@@ -165,7 +165,7 @@ def deploy(
 
 def _trial(app: Path | None, nodes: int, rounds: int, minimum: int | None, step: float, **agreed: Any) -> Settings:
     from shoal.deployment import digits, template
-    from shoal.deployment.report import Task
+    from shoal.deployment.task import Task
 
     # A terminated command must take its processes with it, as an interrupted one does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -179,7 +179,7 @@ def _trial(app: Path | None, nodes: int, rounds: int, minimum: int | None, step:
     if agreed["epsilon"] is None:
         agreed["epsilon"] = _cost(fewest, rounds, agreed)
     _say_what_it_protects(agreed)
-    size = digits.dimension() if app is None else sum(a.size for a in template.starting_arrays(app).values())
+    size = digits.dimension() if app is None else sum(a.size for a in template.read_starting_arrays(app).values())
     name = "digits" if app is None else app.resolve().name
     task = Task(name=name, dimension=size, minimum=fewest, **agreed)
     return terms.settings(task, rounds=max(rounds, TRIAL_ROUNDS), step=step)
@@ -188,9 +188,9 @@ def _trial(app: Path | None, nodes: int, rounds: int, minimum: int | None, step:
 def _cost(users: int, rounds: int, agreed: dict[str, Any]) -> float:
     """A budget for the rounds of a trial with its smallest crowd, and for some that are tried again."""
     from shoal import ShuffledCheckIn
-    from shoal.deployment.report import counted
+    from shoal.deployment.task import counted_users
 
-    m = ShuffledCheckIn(users=counted(users), rate=agreed["rate"], sigma=agreed["sigma"], crowd=agreed["crowd"])
+    m = ShuffledCheckIn(users=counted_users(users), rate=agreed["rate"], sigma=agreed["sigma"], crowd=agreed["crowd"])
     spent = m.epsilon(delta=agreed["delta"], rounds=rounds + TRIAL_SPARE, accuracy=0.01).upper
     return float(math.ceil(spent)) if spent > 1.0 else float(f"{1.05 * spent:.2g}")
 
@@ -215,11 +215,11 @@ def _watch(machine: Machine, options: list[str]) -> None:
     local_machine.follow(
         machine, machine.submit(*options), lambda row: show.say(f"round {row['round']}: {row['answer']['guarantee']}")
     )
-    with closing(Analyst(machine.analyst_home, reading=True)) as analyst:
+    with closing(Analyst.read(machine.analyst_home)) as analyst:
         number, vector = analyst.present()
     if machine.app is None:
         show.say(
             f"Accuracy on {len(digits.data().test_labels)} test images after {number - 1} rounds: "
-            f"{digits.accuracy(vector):.1%}."
+            f"{digits.digits_accuracy(vector):.1%}."
         )
     status(machine.analyst_home)

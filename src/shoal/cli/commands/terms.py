@@ -9,7 +9,7 @@ import typer
 
 if TYPE_CHECKING:
     from shoal.deployment.analyst import Settings
-    from shoal.deployment.report import Task
+    from shoal.deployment.task import Task
 
 EPOCHS = 100
 """Keys that an analyst makes, if its rounds are not fewer."""

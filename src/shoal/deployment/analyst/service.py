@@ -1,11 +1,11 @@
-"""The analyst as a web service: four questions, one secret, TLS.
+"""The analyst as a web service: four kinds of requests, one password, TLS.
 
 The only body that it reads is a batch, which streams through: memory does not depend on its length. The
 shuffler learns the number of users and epsilon, never how many checked in. Nothing is logged about requests.
 
 Strangers can connect, and get little for it: a handshake must be over and a request must have begun within
-some seconds; of the connections on which nothing is asked the oldest is closed when there are too many, so
-that a new one, the shuffler's, always gets in; and requests without the password are answered a few at a time.
+some seconds; of the quiet connections, those without a request, the oldest is closed when there are too many, so
+that a new connection, the shuffler's, always gets in; and requests without the password are answered a few at a time.
 """
 
 import asyncio
@@ -31,8 +31,8 @@ from uvicorn import Config, Server
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from shoal import __version__
-from shoal.deployment.analyst import (
-    Analyst,
+from shoal.deployment.analyst.analyst import Analyst
+from shoal.deployment.errors import (
     BatchError,
     BusyError,
     ConflictError,
@@ -40,20 +40,20 @@ from shoal.deployment.analyst import (
     ExhaustedError,
     TooLargeError,
 )
-from shoal.deployment.report import ROUND_MAX
+from shoal.deployment.task import ROUND_MAX
 
-BLOCK = 4 << 20
+BATCH_BLOCK = 4 << 20
 """Bytes gathered before they are opened and added up."""
 SILENCE = 60.0
 """Seconds without a byte after which a batch is given up."""
 HANDSHAKE, HEADER, IDLE = 10.0, 10.0, 30.0
 """Seconds for a TLS handshake, for a request's head, and between two requests on one connection."""
 QUIET_MAX = 64
-"""Connections on which nothing is being asked."""
+"""Connections without a request."""
 STRANGERS = 50
 """Requests a second without the password that are looked at; as many may come at once."""
-FILES = 65_536
-"""Open files and connections that the service asks the system for."""
+OPEN_FILES = 65_536
+"""Open files and connections that the service requests from the system."""
 STATUS = {ConflictError: 409, ExhaustedError: 403, BusyError: 503, BatchError: 422, TooLargeError: 413}
 
 
@@ -67,29 +67,29 @@ class Health(BaseModel):
     version: str
 
 
-class Waiting(BaseModel):
-    """The round that the analyst waits for."""
+class NextRound(BaseModel):
+    """The round that is open."""
 
     round: int
     length: int = Field(description="Bytes of a sealed report.")
     dimension: int = Field(description="Numbers of the model.")
     minimum: int = Field(description="Fewest users of a round.")
-    opening: str = Field(description="The analyst's signature under this round and its model, in base64.")
+    opening: str = Field(description="The analyst's signature under the opening of this round, in base64.")
 
 
-class Bracket(BaseModel):
+class EpsilonBounds(BaseModel):
     lower: float
     upper: float
 
 
-class Closed(BaseModel):
+class ClosedRound(BaseModel):
     """A closed round, and what all rounds so far have cost."""
 
     round: int
     users: int
     counted: int = Field(description="Users that the ledger counts on.")
     refused: int
-    epsilon: Bracket
+    epsilon: EpsilonBounds
     delta: float
     crowd: str
     adjacency: str
@@ -97,31 +97,32 @@ class Closed(BaseModel):
 
 
 class Throttle:
-    """Requests without the password, a limited number in a second; those with it are not held up by them."""
+    """Answer a limited number of requests without the password in a second; those with it are not held up."""
 
     def __init__(self, app: ASGIApp, *, password: str) -> None:
         self._app, self._expected = app, f"Bearer {password}".encode()
-        self._left, self._at = float(STRANGERS), time.monotonic()
+        self._budget, self._refilled = float(STRANGERS), time.monotonic()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not self._known(scope) and not self._allowed():
+        if scope["type"] == "http" and not self._has_password(scope) and not self._allowed():
             refusal = JSONResponse({"detail": "too many requests without the password"}, 429, {"Retry-After": "1"})
             await refusal(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 
-    def _known(self, scope: Scope) -> bool:
+    def _has_password(self, scope: Scope) -> bool:
         # Compared in constant time here as well: who can measure must not learn the password letter by letter.
-        given = dict(scope["headers"]).get(b"authorization", b"")
-        return secrets.compare_digest(given, self._expected)
+        authorization = dict(scope["headers"]).get(b"authorization", b"")
+        return secrets.compare_digest(authorization, self._expected)
 
     def _allowed(self) -> bool:
         # A bucket that fills up again within a second, one for all strangers: they have no names to tell them apart.
         now = time.monotonic()
-        self._left, self._at = min(STRANGERS, self._left + (now - self._at) * STRANGERS), now
-        if self._left < 1.0:
+        self._budget = min(STRANGERS, self._budget + (now - self._refilled) * STRANGERS)
+        self._refilled = now
+        if self._budget < 1.0:
             return False
-        self._left -= 1.0
+        self._budget -= 1.0
         return True
 
 
@@ -129,7 +130,7 @@ def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"model": Refusal} for status in statuses}
 
 
-def make_app(analyst: Analyst) -> FastAPI:
+def analyst_app(analyst: Analyst) -> FastAPI:
     """The service of one analyst."""
     app = FastAPI(title="shoal analyst", version=__version__, docs_url=None, redoc_url=None)
     app.add_middleware(Throttle, password=analyst.password)
@@ -141,19 +142,19 @@ def make_app(analyst: Analyst) -> FastAPI:
     return app
 
 
-_Number = Annotated[int, PathParameter(ge=1, le=ROUND_MAX)]
+_RoundNumber = Annotated[int, PathParameter(ge=1, le=ROUND_MAX)]
 
 
 def _guarded(analyst: Analyst) -> dict[str, Any]:
-    """What makes a path ask for the password."""
+    """The options of a path that demands the password."""
     bearer = HTTPBearer(auto_error=False, description="The content of the analyst's file `password`.")
 
-    def known(credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> None:
-        given = credentials.credentials if credentials else ""
-        if not secrets.compare_digest(given.encode(), analyst.password.encode()):
+    def check_password(credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> None:
+        password = credentials.credentials if credentials else ""
+        if not secrets.compare_digest(password.encode(), analyst.password.encode()):
             raise HTTPException(401, "a request must carry the analyst's password", {"WWW-Authenticate": "Bearer"})
 
-    return {"dependencies": [Depends(known)]}
+    return {"dependencies": [Depends(check_password)]}
 
 
 def _add_refusals(app: FastAPI) -> None:
@@ -188,12 +189,12 @@ def _add_rounds(app: FastAPI, analyst: Analyst, guarded: dict[str, Any]) -> None
     """To open a round, and to fetch its model."""
 
     @app.post("/v1/rounds", responses=_refusals(401, 403, 429), **guarded)
-    def open_round() -> Waiting:
+    def open_round() -> NextRound:
         """Open the next round, or name the one that is open; 403 if the budget or the roster does not allow it."""
         task = analyst.settings.task
-        number, signature = analyst.signature()
-        return Waiting(
-            round=number,
+        round_number, signature = analyst.signature()
+        return NextRound(
+            round=round_number,
             length=task.length,
             dimension=task.dimension,
             minimum=task.minimum,
@@ -201,16 +202,16 @@ def _add_rounds(app: FastAPI, analyst: Analyst, guarded: dict[str, Any]) -> None
         )
 
     @app.get(
-        "/v1/rounds/{number}/model",
+        "/v1/rounds/{round_number}/model",
         response_class=Response,
         responses={200: {"content": {"application/octet-stream": {}}}, **_refusals(401, 409, 422, 429)},
         **guarded,
     )
-    def model(number: _Number) -> Response:
-        """The model of the round that is waited for: float32, little-endian."""
-        waiting, vector = analyst.present()
-        if number != waiting:
-            raise ConflictError(f"round must be {waiting}, which is waited for, got {number}")
+    def model(round_number: _RoundNumber) -> Response:
+        """The model that the next round starts from: float32, little-endian."""
+        next_round, vector = analyst.present()
+        if round_number != next_round:
+            raise ConflictError(f"expected round {next_round}, got {round_number}")
         return Response(vector.astype("<f4").tobytes(), media_type="application/octet-stream")
 
 
@@ -218,7 +219,7 @@ def _add_reports(app: FastAPI, analyst: Analyst, guarded: dict[str, Any]) -> Non
     """To close a round."""
 
     @app.put(
-        "/v1/rounds/{number}/reports",
+        "/v1/rounds/{round_number}/reports",
         responses=_refusals(401, 403, 408, 409, 413, 415, 422, 429, 503),
         openapi_extra={
             "requestBody": {
@@ -227,31 +228,31 @@ def _add_reports(app: FastAPI, analyst: Analyst, guarded: dict[str, Any]) -> Non
                 "content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
             }
         },
-        response_model=Closed,
+        response_model=ClosedRound,
         **guarded,
     )
-    async def reports(number: _Number, request: Request) -> Response:
+    async def reports(round_number: _RoundNumber, request: Request) -> Response:
         """Close a round with a batch. The same batch again gets the same answer, another one gets 409."""
         if request.headers.get("content-type", "").split(";")[0].strip().lower() != "application/octet-stream":
             raise HTTPException(415, "a batch must be of type application/octet-stream")
-        batch = await run_in_threadpool(analyst.receive, number)
+        batch = await run_in_threadpool(analyst.receive, round_number)
         try:
-            # Refused by what is announced, before megabytes are read; a batch without an announcement is counted.
+            # Refused by its announced size, before megabytes are read; a batch without an announcement is counted.
             announced = request.headers.get("content-length", "")
             if announced.isdecimal() and len(announced) < 19:
                 batch.expect(int(announced))
-            async for block in _blocks(request):
+            async for block in _batch_blocks(request):
                 await run_in_threadpool(batch.feed, block)
             answer = await run_in_threadpool(batch.finish)
         finally:
             # Whatever happened, or the analyst would wait for this batch for ever.
             batch.abandon()
-        if batch.counted:
-            print(f"round {number}: {Closed.model_validate_json(answer).guarantee}", flush=True)
+        if batch.closes:
+            print(f"round {round_number}: {ClosedRound.model_validate_json(answer).guarantee}", flush=True)
         return Response(answer, media_type="application/json")
 
 
-async def _blocks(request: Request) -> AsyncIterator[bytes]:
+async def _batch_blocks(request: Request) -> AsyncIterator[bytes]:
     """The body in pieces of some megabytes; a sender that falls silent is given up."""
     stream = request.stream()
     gathered = bytearray()
@@ -263,58 +264,58 @@ async def _blocks(request: Request) -> AsyncIterator[bytes]:
             raise HTTPException(408, f"a batch must not break off or pause for {SILENCE:g} seconds") from None
         if piece:
             gathered += piece
-        if gathered and (piece is None or len(gathered) >= BLOCK):
+        if gathered and (piece is None or len(gathered) >= BATCH_BLOCK):
             yield bytes(gathered)
             gathered.clear()
         if piece is None:
             return
 
 
-class Impatient(H11Protocol):
-    """uvicorn's protocol for connections on which something must be asked, and soon."""
+class ImpatientProtocol(H11Protocol):
+    """uvicorn's protocol, closing connections without a request after some seconds."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._wait(HEADER)
+        self._begin_quiet(HEADER)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._ask()
+        self._end_quiet()
         super().connection_lost(exc)
 
     def handle_events(self) -> None:
         super().handle_events()
         if self.cycle is not None and not self.cycle.response_complete:
-            self._ask()
+            self._end_quiet()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.cycle.response_complete and not self.transport.is_closing():  # else the next request has begun
-            self._wait(IDLE)
+            self._begin_quiet(IDLE)
 
     @property
-    def _quiet(self) -> dict["Impatient", asyncio.TimerHandle]:
-        """All connections of this server on which nothing is asked, the oldest first."""
-        quiet: dict[Impatient, asyncio.TimerHandle] = self.config.__dict__.setdefault("quiet", {})
+    def _quiet(self) -> dict["ImpatientProtocol", asyncio.TimerHandle]:
+        """All connections of this server without a request, the oldest first."""
+        quiet: dict[ImpatientProtocol, asyncio.TimerHandle] = self.config.__dict__.setdefault("quiet", {})
         return quiet
 
-    def _wait(self, seconds: float) -> None:
-        self._ask()
-        # One connection too many costs the one that has said nothing for longest.
+    def _begin_quiet(self, seconds: float) -> None:
+        self._end_quiet()
+        # A connection too many closes the one that has been quiet for longest.
         if len(self._quiet) >= QUIET_MAX:
             next(iter(self._quiet))._give_up()
         self._quiet[self] = self.loop.call_later(seconds, self._give_up)
 
-    def _ask(self) -> None:
+    def _end_quiet(self) -> None:
         timer = self._quiet.pop(self, None)
         if timer is not None:
             timer.cancel()
 
     def _give_up(self) -> None:
-        self._ask()
+        self._end_quiet()
         self.transport.abort()
 
 
-class _Loop(asyncio.SelectorEventLoop):
+class _ImpatientLoop(asyncio.SelectorEventLoop):
     """An event loop whose servers do not wait a minute for a handshake."""
 
     def create_server(self, *args: Any, **options: Any) -> Any:
@@ -323,16 +324,24 @@ class _Loop(asyncio.SelectorEventLoop):
         return super().create_server(*args, **options)
 
 
-def serve(analyst: Analyst, *, host: str, port: int, certificate: Path, key: Path) -> None:
-    """Run the service until it is stopped."""
-    # Each connection is an open file; what the system allows by default is few.
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    enough = FILES if most == resource.RLIM_INFINITY else min(most, FILES)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (enough, most))
+def serve_analyst(analyst: Analyst, *, host: str, port: int, certificate: Path, key: Path) -> None:
+    """Run the service until it is stopped.
+
+    Args:
+        analyst: an open analyst.
+        host: the address to listen on.
+        port: the port to listen on.
+        certificate: the TLS certificate.
+        key: its private key.
+    """
+    # Each connection is an open file, and the system's default limit is low.
+    _, limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = OPEN_FILES if limit == resource.RLIM_INFINITY else min(limit, OPEN_FILES)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, limit))
     server = Server(
         Config(
-            make_app(analyst),
-            http=Impatient,
+            analyst_app(analyst),
+            http=ImpatientProtocol,
             ws="none",
             host=host,
             port=port,
@@ -347,12 +356,12 @@ def serve(analyst: Analyst, *, host: str, port: int, certificate: Path, key: Pat
     )
     task = analyst.settings.task
     print(
-        f"analyst of task {task.name} at https://{host}:{port}, waiting for round {analyst.next_round} with at least "
+        f"analyst of task {task.name} at https://{host}:{port}; next round: {analyst.next_round}, with at least "
         f"{task.minimum} users; budget: epsilon = {task.epsilon:g} at delta = {task.delta:g} "
         f"({task.crowd} crowd, zero-out adjacency)",
         flush=True,
     )
-    with asyncio.Runner(loop_factory=_Loop) as runner:
+    with asyncio.Runner(loop_factory=_ImpatientLoop) as runner:
         runner.run(server.serve())
     if not server.started:
         sys.exit(1)
