@@ -19,6 +19,7 @@ MOVED = {
     "shoal.integrations.dp_accounting": "shoal.adapters.dp_accounting",
     "shoal.integrations.flower": "shoal.deployment",
     "shoal.integrations.flower.run": "shoal.deployment.local_machine",
+    "shoal.integrations.flower.service": "shoal.deployment.analyst.service",
     "shoal.integrations.opacus": "shoal.adapters.opacus",
     "shoal.learning": "shoal.training",
     "shoal.learning.model": "shoal.training.networks",
