@@ -337,7 +337,7 @@ def test_allocation_against_draws(steps, picks, sigma):
 def test_the_attack_on_allocation_is_a_law_of_the_sum():
     """Its masses are those of draws of the same rounded scores, and add up to 1."""
     attack = attacks.Allocation(scale=1.0, steps=8, picks=3)
-    p, q, error = attacks._sums(attack)
+    p, q, error = attacks._score_sum_masses(attack)
     assert error < 1e-10
     assert float(p.sum()) == pytest.approx(1.0, abs=1e-9)
     assert float(q.sum()) == pytest.approx(1.0, abs=1e-9)

@@ -102,14 +102,14 @@ class _LossRule:
     def shares(self, offset: FloatArray | float, width: FloatArray | float) -> tuple[Share, Share]:
         rest = width - offset
         # By expm1 throughout: shares of narrow cells would cancel otherwise.
-        both = np.expm1(-width)
-        right = np.expm1(-offset) / both
-        left = np.exp(-offset) * np.expm1(-rest) / both
+        both_sides = np.expm1(-width)
+        right = np.expm1(-offset) / both_sides
+        left = np.exp(-offset) * np.expm1(-rest) / both_sides
         if self.upper_only:
             return Share(left, 0.0, 0.0), Share(right, 0.0, 0.0)
         if self.direction == "forward":
             # f = right e^-rest of the base, so the part right - f = -right expm1(-rest) of u changes sides
-            up, down = right * np.exp(-rest), np.expm1(-rest) / both
+            up, down = right * np.exp(-rest), np.expm1(-rest) / both_sides
             swap = -right * np.expm1(-rest)
             lower, upper = swap, -swap
         else:

@@ -315,7 +315,7 @@ def _sum_of_two(a: _Sum, b: _Sum) -> _Sum:
     error = 4.0 * longest * UNIT * offset
     relative = 2.0 * error / a.half
     # error 1: the report that carries the change is in a or in b, in proportion to their users.
-    both = _Sum(
+    total = _Sum(
         users=users,
         factor_users_max=a.factor_users_max,
         rate=a.rate,
@@ -333,13 +333,13 @@ def _sum_of_two(a: _Sum, b: _Sum) -> _Sum:
         jitter=a.jitter + b.jitter + error * math.ldexp(1.0, a.base),
     )
     if uses_stretch:
-        return _as_stretch(both, relative)
+        return _as_stretch(total, relative)
     widest = math.ldexp(1.0, a.base + max(len(a.mass), len(b.mass)))
     if a.half * widest < 2.0 * users:
         # error 4: on a short grid the error relative above level 0 is charged by its widest spacing.
-        return replace(both, jitter=both.jitter + 2.0 * error * widest)
+        return replace(total, jitter=total.jitter + 2.0 * error * widest)
     # error 4: |y_1| + |y_2| <= X + 2 users, at most three times X + users, to which blur is relative.
-    return replace(both, blur=both.blur + 3.0 * relative)
+    return replace(total, blur=total.blur + 3.0 * relative)
 
 
 def _as_stretch(a: _Sum, relative: float = 0.0) -> _Sum:

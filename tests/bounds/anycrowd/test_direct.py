@@ -24,7 +24,7 @@ def bound(users: int, sigma: float, epsilon: float, at: float = -math.inf, rate:
     thin = Thinning.of(r, at)
     cases, error = Exchange(ratio=Lognormal(scale=sigma, rate=rate), users=users).cases(thin.q, 1e-13)
     score = Score(r=r, t=math.exp(epsilon))
-    return direct.delta(score, thin, cases, rate=rate, error=error, half=half, budget=1e-13)
+    return direct.direct_delta(score, thin, cases, rate=rate, error=error, half=half, budget=1e-13)
 
 
 # The exchange, for finite alphabets
@@ -81,8 +81,8 @@ def test_t_of_zero_is_the_term_of_zero_out() -> None:
     ratio, r = Lognormal(scale=1.7, rate=0.6), 1.0 / 1.7
     for at, v in itertools.product((-math.inf, 0.4, 1.5), (0.3, 1.0, 4.0)):
         thin = Thinning.of(r, at)
-        a, p = direct.term(Score(r=r, t=0.0), thin, v, 0.6, 1e-14, np.empty(0))
-        b, q = exchange._term(ratio, thin, v, 1e-14, np.empty(0))
+        a, p = direct.score_term(Score(r=r, t=0.0), thin, v, 0.6, 1e-14, np.empty(0))
+        b, q = exchange._exchange_term(ratio, thin, v, 1e-14, np.empty(0))
         for k in (-1.0, -0.2, 0.0, 0.3, 2.0):
             assert p @ np.maximum(a - k, 0.0) == pytest.approx(q @ np.maximum(b - k, 0.0), rel=1e-3)
 
@@ -99,7 +99,7 @@ def test_a_term_has_the_calls_of_the_worst_user(at: float) -> None:
         e = np.exp((-r if k > 0.0 else r) * y - 0.5 * r**2)
         kept = e if c == math.inf else np.minimum(1.0, e / c) / (p @ np.minimum(1.0, e / c))
         wanted = p @ np.maximum(score.at(y) - v - k * kept, 0.0)
-        x, mass = direct.term(score, thin, v, 1.0, 1e-14, np.array([k + v - (1.0 - t)]))
+        x, mass = direct.score_term(score, thin, v, 1.0, 1e-14, np.array([k + v - (1.0 - t)]))
         assert mass.sum() == pytest.approx(1.0, abs=1e-12)
         assert mass @ x == pytest.approx(0.0, abs=1e-9)
         assert mass @ np.maximum(x - (v - (1.0 - t)) - k, 0.0) == pytest.approx(wanted, rel=1e-6, abs=1e-9)
@@ -109,7 +109,7 @@ def test_every_x_has_its_report() -> None:
     for at, v, t in itertools.product((-math.inf, 0.7), (-2.0, 0.0, 0.8), (1.0, 3.0)):
         score = Score(r=0.5, t=t)
         assert float(score.at(np.array([score.root(v)]))[0]) == pytest.approx(v, abs=1e-12)
-        for piece in direct._pieces(score, Thinning.of(0.5, at), v, -5.0, 5.0):
+        for piece in direct._score_pieces(score, Thinning.of(0.5, at), v, -5.0, 5.0):
             y = np.linspace(piece.low, piece.high, 12)[1:-1]
             assert piece.reports(piece.value(y, score, v), score, v) == pytest.approx(y, abs=1e-9)
 

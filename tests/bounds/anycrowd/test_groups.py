@@ -89,7 +89,7 @@ def stop_loss(r: float, thin: Thinning, a: float, v: float, k: float) -> float:
 def test_an_interval_is_above_its_places(at: float, interval: tuple[float, float], v: float) -> None:
     r = 0.5
     thin = Thinning.of(r, at)
-    (term,) = groups._terms(Lognormal(scale=1.0 / r), thin, interval, v, 1e-20)
+    (term,) = groups._interval_terms(Lognormal(scale=1.0 / r), thin, interval, v, 1e-20)
     x, mass = term.point - (v - 1.0), term.mass
     assert mass.sum() == pytest.approx(1.0, abs=1e-12)
     assert mass @ x == pytest.approx(1.0 - v, abs=1e-10)
@@ -117,7 +117,7 @@ def test_the_law_of_the_largest_prices() -> None:
             assert part < 0.5
             row[side] += part
             row[np.searchsorted(points, 0.0)] += 1.0 - row.sum()
-        mass, stretch = groups.largest(points, rows)
+        mass, stretch = groups.law_of_largest_prices(points, rows)
         assert mass.min() >= 0.0
         assert mass.sum() == pytest.approx(1.0, abs=1e-14)
         assert stretch < 1e-10
@@ -144,8 +144,8 @@ def contracted(r: float, a: float, v: float, step: float, size: int) -> np.ndarr
 def test_a_group_is_above_any_mixture_of_places_in_an_interval(v: float) -> None:
     r, size, step, cells = 0.4, 6, 2e-3, 2**14
     plan = groups.Division(size=size, cuts=(-1.0, -0.5, 0.2, 1.0), t=-math.inf)
-    nodes = groups.Nodes(value=np.array([v]), chance=np.ones((1, 1)), beyond=np.zeros(1), weight=np.ones(1))
-    batch = groups._groups(Lognormal(scale=1.0 / r), Thinning.of(r, -math.inf), plan, nodes, 128, 1e-20)
+    nodes = groups.MixtureNodes(value=np.array([v]), chance=np.ones((1, 1)), beyond=np.zeros(1), weight=np.ones(1))
+    batch = groups._group_batch(Lognormal(scale=1.0 / r), Thinning.of(r, -math.inf), plan, nodes, 128, 1e-20)
     assert batch.stretch[0] < 1e-6
     points, mass = in_order(batch.points), in_order(batch.mass[0])
     rng = np.random.default_rng(3)
@@ -196,7 +196,7 @@ def histogram_delta(places: np.ndarray, sigma: float, epsilon: float, edges: lis
 @pytest.mark.parametrize(("users", "sigma", "epsilon"), [(100, 5.0, 0.03), (100, 2.0, 0.05)])
 def test_mixed_crowds_lie_below_the_bound(users: int, sigma: float, epsilon: float) -> None:
     m = Shuffle(users=users, sigma=sigma)
-    assert groups.plan(m._above().ratio, users) is not None
+    assert groups.grouping(m._above().ratio, users) is not None
     bound = m.delta(epsilon=epsilon).upper
     rng = np.random.default_rng(11)
     half = (users - 1) // 2
@@ -246,11 +246,11 @@ FEW = {
 def test_every_crowd_is_below_the_law_of_small_groups(
     name: str, at: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(exchange, "_SENDERS", 0.0)  # so few would be taken by size, where there are no groups
+    monkeypatch.setattr(exchange, "_MIXED_SENDERS", 0.0)  # so few would be taken by size, where there are no groups
     few = FEW[name]
     drawn = few.sample is not None
     plan = groups.Division(size=2, cuts=(-1.0, -0.3, 1.0), t=-math.inf if drawn else at, drawn=drawn)
-    bound = exchange._refined(few, plan, 512, 1e-24)
+    bound = exchange._prices_with_groups(few, plan, 512, 1e-24)
     n, sigma = few.users, few.ratio.scale
     silent, sent = (1.0, 1.0) if drawn else (1.0 - few.ratio.rate, few.ratio.rate)
     rng = np.random.default_rng([ord(letter) for letter in name])
@@ -323,11 +323,11 @@ def test_fixed_sizes_are_close_to_it_too(
 def test_the_plain_theorem_is_taken_where_it_is_better() -> None:
     """One large term decides there."""
     m = SubsampledShuffle(users=1_000, sample=100, sigma=1.5)._above()
-    plan = groups.plan(m.ratio, 1_000, 100)
+    plan = groups.grouping(m.ratio, 1_000, 100)
     assert plan is not None
     gap = np.array([math.expm1(0.36)])
     grouped, best = (
-        prices.at(gap)[0] for prices in (exchange._refined(m, plan, 512, 1e-24), m.law(512, 1e-24).prices())
+        prices.at(gap)[0] for prices in (exchange._prices_with_groups(m, plan, 512, 1e-24), m.law(512, 1e-24).prices())
     )
     assert best < 0.99 * grouped
 
@@ -341,10 +341,10 @@ def test_no_jump_where_the_rule_changes(users: tuple[int, int], sigma: float) ->
 
 
 def test_few_users_and_little_noise_are_not_grouped() -> None:
-    assert groups.plan(Lognormal(scale=5.0), 20) is None
-    assert groups.plan(Lognormal(scale=0.9), 10**6) is None
-    assert groups.plan(Lognormal(scale=5.0), 10**6, 50) is None
-    plan = groups.plan(Lognormal(scale=5.0), 60_000)
+    assert groups.grouping(Lognormal(scale=5.0), 20) is None
+    assert groups.grouping(Lognormal(scale=0.9), 10**6) is None
+    assert groups.grouping(Lognormal(scale=5.0), 10**6, 50) is None
+    plan = groups.grouping(Lognormal(scale=5.0), 60_000)
     assert plan is not None
     for kept in range(59_990, 60_000):
         rest = kept - plan.size * plan.groups(kept)
@@ -355,10 +355,10 @@ def test_few_users_and_little_noise_are_not_grouped() -> None:
 def test_users_of_a_fixed_size_are_counted_to_the_safe_side() -> None:
     """v is that of the largest g, groups those of the smallest; nobody drawn is forgotten."""
     few = Exchange(ratio=Lognormal(scale=5.0), users=1_000, sample=200)
-    plan = groups.plan(few.ratio, 1_000, 200)
+    plan = groups.grouping(few.ratio, 1_000, 200)
     assert plan is not None
     thin = Thinning.of(0.2, plan.t)
-    cases, small, lost, _ = exchange._drawn(few, plan, thin, 1e-20, 1.0)
+    cases, small, lost, _ = exchange._split_sample(few, plan, thin, 1e-20, 1.0)
     assert sum(case.chance for case in cases) == pytest.approx(1.0, abs=1e-12)
     assert lost <= 1e-19
     assert plan.lone == (len(plan.cuts) - 2) * plan.size  # a group across each end of an interval
@@ -368,7 +368,7 @@ def test_users_of_a_fixed_size_are_counted_to_the_safe_side() -> None:
         assert plan.lone + plan.size * case.groups >= 200 - smallest
         assert small[case.law].terms == case.law - 1
         assert small[case.law].present == pytest.approx(case.law / (case.aside + 1), rel=1e-12)
-        assert small[case.law].over == case.aside + 1
+        assert small[case.law].denominator == case.aside + 1
 
 
 def test_users_aside_alone_are_the_law_that_bounds_them() -> None:
@@ -378,8 +378,8 @@ def test_users_aside_alone_are_the_law_that_bounds_them() -> None:
     law = PricedLaw(gap=np.array([-0.4, 0.0, 0.1, 0.3]), mass=np.array([0.1, 0.7, 0.1, 0.1]), infinite=0.0)
 
     def priced(kept: int) -> Prices:
-        case = groups.Grouped(kept=kept, aside=plan.aside, law=0, groups=plan.groups(kept), chance=1.0)
-        return groups.prices(ratio, thin, plan, {0: law}, [case], 0.0, 0.0, 96, 1e-20)
+        case = groups.Grouped(hidden=kept, aside=plan.aside, law=0, groups=plan.groups(kept), chance=1.0)
+        return groups.grouped_prices(ratio, thin, plan, {0: law}, [case], 0.0, 0.0, 96, 1e-20)
 
     at = np.array([-0.3, -0.1, 0.0, 0.05, 0.2])
     alone, more = (priced(kept).at(at) for kept in (plan.aside, plan.aside + 4))

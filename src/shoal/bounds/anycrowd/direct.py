@@ -59,33 +59,33 @@ from shoal.bounds.batch_grid import NO_TERMS, Batch, Law, atoms_on_grid, batch, 
 from shoal.bounds.grid import base_for
 from shoal.bounds.numeric import UNIT, FloatArray
 
-_PLACES: FloatArray = np.array([-6.0, -4.2, -3.0, -2.0, -1.0, -0.2, 0.6, 1.4, 2.4, 3.8, 6.0])
+_SCORE_NODES: FloatArray = np.array([-6.0, -4.2, -3.0, -2.0, -1.0, -0.2, 0.6, 1.4, 2.4, 3.8, 6.0])
 """Where z has its nodes, next to the ends of the grid."""
 
-_CHANCES = 2.0**-40
-"""Relative error of the chances of v."""
+_CHANCE_ERROR = 2.0**-40
+"""Relative error of the chances of v (error 6)."""
 
-_LOUD, _QUIETEST = 3.2, 1.0
+_SIGMA_MAX, _SIGMA_MIN = 3.2, 1.0
 """Below this sigma, for 100 senders, one bound for each t may be better than the way through zero with groups; the more
 they are the smaller it is, like their twelfth root. With less noise one report in the clear is nearly all that there is
 (found by trial)."""
 
-_NEXT = 1.12
+_SIGMA_REACH = 1.12
 """So far beyond it a round counts as one with no more noise than that: no bound gets worse there."""
 
-_FALLS: FloatArray = np.minimum(0.4 + 0.2 * np.arange(21.0), 1.4)
-"""By how much the logarithm of delta falls from one t to the next: finely where it is large."""
+_LOG_DELTA_STEPS: FloatArray = np.minimum(0.4 + 0.2 * np.arange(21.0), 1.4)
+"""Falls of the logarithm of delta from one t to the next: small where delta is large."""
 
-_DEEPEST = 1e-11
-"""Smaller deltas are not looked at."""
+_DELTA_MIN = 1e-11
+"""The smallest delta that is computed."""
 
 _LEAD = 0.1
-"""Where the logarithm of delta was smaller by this, it is the better bound until it is no more."""
+"""A lead in the logarithm of delta after which the search ends where the lead is lost."""
 
 _BUDGET = 1e-14
-"""What may be cut: far out the way through zero serves."""
+"""Mass and first moment that may be cut: far out the way through zero serves."""
 
-_CELLS = 64
+_HALF_CELLS = 64
 """Half the cells of a level."""
 
 
@@ -104,8 +104,7 @@ class Score:
         return 1.0 - self.t
 
     def at(self, y: FloatArray) -> FloatArray:
-        found: FloatArray = np.exp(self.r * y - 0.5 * self.r**2) - self.t * np.exp(-self.r * y - 0.5 * self.r**2)
-        return found
+        return np.exp(self.r * y - 0.5 * self.r**2) - self.t * np.exp(-self.r * y - 0.5 * self.r**2)
 
     def root(self, v: float) -> float:
         """The y with G(y) = v; -infinity if there is none."""
@@ -120,22 +119,20 @@ class Score:
             return self.at(y) - v
         up = math.exp(self.r * z - 0.5 * self.r**2) * np.expm1(self.r * (y - z))
         down = self.t * math.exp(-self.r * z - 0.5 * self.r**2) * np.expm1(-self.r * (y - z))
-        found: FloatArray = up - down
-        return found
+        return up - down
 
 
 def _positive_root(b: float, c: FloatArray) -> FloatArray:
     """The larger s with s^2 = b s + c, without cancellation."""
     side = np.sqrt(b**2 + 4.0 * c)
-    found: FloatArray = 0.5 * (b + side) if b > 0.0 else 2.0 * c / (side - b)
-    return found
+    return 0.5 * (b + side) if b > 0.0 else 2.0 * c / (side - b)
 
 
 # One term X(v) + v - (1 - t)
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Piece:
+class ScorePiece:
     """Reports between two points, of density `weight` times normal about `place`; X = e^(-place y + r^2/2) (G - v) /
     weight, without the exponential where the place is 0."""
 
@@ -146,8 +143,7 @@ class _Piece:
 
     def value(self, y: FloatArray, score: Score, v: float) -> FloatArray:
         lift = np.exp(-self.place * y + 0.5 * self.place**2) / self.weight
-        found: FloatArray = lift * score.excess(y, v)
-        return found
+        return lift * score.excess(y, v)
 
     def density(self, y: FloatArray) -> FloatArray:
         return quadrature.normal_density(y - self.place) * self.weight
@@ -164,30 +160,41 @@ class _Piece:
             return -np.log(inverse) / r
         inside = b + x * (self.weight * math.exp(0.5 * r**2))
         side = np.sqrt(inside**2 + 4.0 * score.t)
-        found: FloatArray = np.log(np.where(inside > 0.0, 0.5 * (inside + side), 2.0 * score.t / (side - inside))) / r
-        return found
+        return np.log(np.where(inside > 0.0, 0.5 * (inside + side), 2.0 * score.t / (side - inside))) / r
 
 
-def _pieces(score: Score, thin: Thinning, v: float, low: float, high: float) -> list[_Piece]:
+def _score_pieces(score: Score, thin: Thinning, v: float, low: float, high: float) -> list[ScorePiece]:
     t, z = thin.t, min(max(score.root(v), low), high)
     inside, outside = 1.0 / (1.0 - thin.tau), 1.0 / thin.q
-    every = (
-        _Piece(low=low, high=min(z, -t), place=score.r, weight=outside),
-        _Piece(low=max(low, -t), high=z, place=0.0, weight=inside),
-        _Piece(low=z, high=min(high, t), place=0.0, weight=inside),
-        _Piece(low=max(z, t), high=high, place=-score.r, weight=outside),
+    pieces = (
+        ScorePiece(low=low, high=min(z, -t), place=score.r, weight=outside),
+        ScorePiece(low=max(low, -t), high=z, place=0.0, weight=inside),
+        ScorePiece(low=z, high=min(high, t), place=0.0, weight=inside),
+        ScorePiece(low=max(z, t), high=high, place=-score.r, weight=outside),
     )
-    return [piece for piece in every if piece.high > piece.low]
+    return [piece for piece in pieces if piece.high > piece.low]
 
 
-def term(
+def score_term(
     score: Score, thin: Thinning, v: float, rate: float, share: float, edges: FloatArray
 ) -> tuple[FloatArray, FloatArray]:
-    """X(v) + v - (1 - t) of one user as points and masses; panels of reports do not cross the edges."""
+    """X(v) + v - (1 - t) of one user as points and masses.
+
+    Args:
+        score: The score G.
+        thin: The thinning.
+        v: User 1's own score.
+        rate: Probability that a report is sent.
+        share: First moment of the reports that count as those at the ends.
+        edges: Lattice points that no panel of reports crosses.
+
+    Returns:
+        Points and masses.
+    """
     r, shift = score.r, v - score.mean
     # The same on both sides: x and x' are antipodal, and each side has a worst user of its own.
     reach = max(r - quadrature.quantile(share), -quadrature.quantile(share / max(abs(v), 1.0)))
-    pieces = _pieces(score, thin, v, -reach, reach)
+    pieces = _score_pieces(score, thin, v, -reach, reach)
     points, masses = [], []
     for piece in pieces:
         with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -207,7 +214,7 @@ def term(
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Nodes:
+class _ScoreNodes:
     """Values of v with their chances, for one t; the last is v = 1 - t of a user 1 who is not there, of chance 0 here.
 
     `weight` is the chance of each with user 1's absence counted, `cut` is error 1.
@@ -220,12 +227,21 @@ class _Nodes:
     cut: float
 
     @classmethod
-    def of(cls, score: Score, present: float, budget: float) -> _Nodes:
-        """G(z) spread on nodes."""
+    def of(cls, score: Score, present: float, budget: float) -> _ScoreNodes:
+        """G(z) spread on nodes.
+
+        Args:
+            score: The score G.
+            present: Probability that user 1 takes part.
+            budget: First moment that may lie beyond the last node.
+
+        Returns:
+            The nodes.
+        """
         r, t = score.r, score.t
         # Both ends: G is large and positive for large z, large and negative for small.
         last = r - quadrature.quantile(budget)
-        ends = np.concatenate([[-last], _PLACES[np.abs(_PLACES) < last - 1.0], [last]])
+        ends = np.concatenate([[-last], _SCORE_NODES[np.abs(_SCORE_NODES) < last - 1.0], [last]])
         value = score.at(ends)
         z, weight = quadrature.nodes(-last, last, ends, 2.0 * r)
         mass = weight * quadrature.normal_density(z)
@@ -241,18 +257,18 @@ class _Nodes:
         return cls(score=score, value=value, chance=chance, weight=weight, cut=cut)
 
 
-def _terms(nodes: _Nodes, thin: Thinning, rate: float, half: int, share: float) -> Batch:
-    """One term for each v, on one grid."""
+def _score_batch(nodes: _ScoreNodes, thin: Thinning, rate: float, half: int, share: float) -> Batch:
+    """The law of one term for each v."""
     score, none = nodes.score, np.empty(0)
     r = score.r
-    rough = [term(score, thin, v, rate, share, none) for v in nodes.value.tolist()]
+    rough = [score_term(score, thin, v, rate, share, none) for v in nodes.value.tolist()]
     sizes = np.array([float(mass @ np.abs(y)) / rate for y, mass in rough])
     base = base_for(float(nodes.weight @ sizes) / float(nodes.weight.sum()), half)
     exponent = 2.0 * r * (r - quadrature.quantile(share)) + 3.0 * r**2
     rows, stretch, cut = [], [], []
     for v, (y, mass), size in zip(nodes.value.tolist(), rough, sizes.tolist(), strict=True):
         edges = positions(half, base, float(y.min()), float(y.max()))
-        rows.append(atoms_on_grid(*term(score, thin, v, rate, share, edges), half, base))
+        rows.append(atoms_on_grid(*score_term(score, thin, v, rate, share, edges), half, base))
         # Where X changes its sign two terms cancel; 1 / ê makes what is left of rounding larger there.
         z = abs(score.root(v))
         lift = math.exp(r * z if thin.q == 1.0 else max(0.0, r * (z - thin.t)))
@@ -274,40 +290,53 @@ def _call(law: Law, shift: float) -> float:
     return float(law.mass @ np.maximum(law.point + shift, 0.0)) + 2.0 * law.cut
 
 
-def delta(
+def direct_delta(
     score: Score, thin: Thinning, cases: Sequence[Case], *, rate: float, error: float, half: int, budget: float
 ) -> float:
-    """delta(log t) from above for one t, at one thinning; `error` is that of the chances of the cases."""
+    """Upper bound on delta(log t) for one t.
+
+    Args:
+        score: The score G, which holds t.
+        thin: The thinning.
+        cases: Numbers of terms with their chances.
+        rate: Probability that a report is sent.
+        error: Relative error of the chances.
+        half: Number of cells on either side of a level's middle.
+        budget: First moment that each term may lose.
+
+    Returns:
+        The bound.
+    """
     present = math.fsum(case.chance * case.present for case in cases)
-    nodes = _Nodes.of(score, present, budget)
-    one = _terms(nodes, thin, rate, half, budget)
-    totals = sums(one, [case.terms for case in cases], budget)
+    nodes = _ScoreNodes.of(score, present, budget)
+    single = _score_batch(nodes, thin, rate, half, budget)
+    totals = sums(single, [case.terms for case in cases], budget)
     laws = {0: [NO_TERMS] * len(nodes.value)} | {count: total.laws() for count, total in totals.items()}
-    mean, found = score.mean, 0.0
+    mean, total = score.mean, 0.0
     for case in cases:
-        here = math.fsum(
-            chance * _call(law, case.over * mean + v - mean)
+        present_call = math.fsum(
+            chance * _call(law, case.denominator * mean + v - mean)
             for v, chance, law in zip(nodes.value.tolist(), nodes.chance.tolist(), laws[case.terms], strict=True)
             if chance > 0.0
         )
-        found += case.chance * case.present * here / case.over
+        total += case.chance * case.present * present_call / case.denominator
         if case.present < 1.0:
             law = laws[case.terms][-1]
-            found += case.chance * (1.0 - case.present) * _call(law, case.over * mean) / case.over
+            total += case.chance * (1.0 - case.present) * _call(law, case.denominator * mean) / case.denominator
     # error 6 is relative; errors 1 and 2 are added
-    return found * (1.0 + error + _CHANCES) + nodes.cut + 2.0 * budget
+    return total * (1.0 + error + _CHANCE_ERROR) + nodes.cut + 2.0 * budget
 
 
 # As prices of a round
 
 
 def is_worth_computing(step: Exchange) -> bool:
-    """Whether this is worth its time; fixed sizes are not looked at."""
-    return not step.is_by_size and _QUIETEST <= step.ratio.scale < _NEXT * _loudest(step)
+    """Whether one bound for each t is worth its time; there is none for fixed sizes."""
+    return not step.is_by_size and _SIGMA_MIN <= step.ratio.scale < _SIGMA_REACH * _sigma_max(step)
 
 
-def _loudest(step: Exchange) -> float:
-    return _LOUD / math.pow(_senders(step) / 100.0, 1.0 / 12.0)
+def _sigma_max(step: Exchange) -> float:
+    return _SIGMA_MAX / math.pow(_senders(step) / 100.0, 1.0 / 12.0)
 
 
 def _senders(step: Exchange) -> float:
@@ -315,53 +344,53 @@ def _senders(step: Exchange) -> float:
 
 
 def _thinning(step: Exchange) -> Thinning:
-    """One that is good where this is used (found by trial)."""
+    """A thinning that is good where bounds for each t are used (found by trial)."""
     scale = step.ratio.scale
     # The fewer they are and the less noise there is, the more must be thinned.
     at = 1.25 + max(0.0, 5.0 - math.log10(_senders(step))) * scale**-2.6
     return Thinning.of(1.0 / scale, min(at, 3.5))
 
 
-_FURTHEST = 60.0
-"""No t beyond e to this is looked at: squares of larger ones leave the range of double precision."""
+_EPSILON_MAX = 60.0
+"""The largest log t: squares of larger t leave the range of double precision."""
 
 
 @functools.lru_cache(maxsize=512)
-def _at(step: Exchange, epsilon: float) -> float:
-    """delta of one round at epsilon."""
+def _bound_at(step: Exchange, epsilon: float) -> float:
+    """Upper bound on delta of one round at epsilon."""
     thin, rate = _thinning(step), step.ratio.rate
     cases, error = step.cases(thin.q, _BUDGET)
     score = Score(r=1.0 / step.ratio.scale, t=math.exp(epsilon))
-    return delta(score, thin, cases, rate=rate, error=error, half=_CELLS, budget=_BUDGET)
+    return direct_delta(score, thin, cases, rate=rate, error=error, half=_HALF_CELLS, budget=_BUDGET)
 
 
-def direct_prices(step: Exchange, loss: FloatArray, known: FloatArray) -> Prices:
+def direct_prices(step: Exchange, loss: FloatArray, known_deltas: FloatArray) -> Prices:
     """Prices of a round of replace, where `step` is a move from 0, next to `known` deltas at some losses.
 
     From one t to the next delta falls by about what is said above; it ends where the known ones are smaller again.
     Puts mirror calls: both directions are the same.
     """
-    step = replace(step, ratio=replace(step.ratio, scale=min(step.ratio.scale, _loudest(step))))
-    logs = np.log(np.maximum(known, 1e-300))
+    step = replace(step, ratio=replace(step.ratio, scale=min(step.ratio.scale, _sigma_max(step))))
+    logs = np.log(np.maximum(known_deltas, 1e-300))
     # In few steps, so that laws of other budgets share what is dear.
-    next_one = 2.0 ** (0.25 * round(4.0 * math.log2(float(np.interp(_FALLS[0], logs[0] - logs, loss)))))
-    epsilon, found, was_ahead = [0.0], [], False
-    for fall in _FALLS[1:]:
-        found.append(_at(step, epsilon[-1]))
-        lead = float(np.interp(epsilon[-1], loss, logs)) - math.log(found[-1])
+    next_one = 2.0 ** (0.25 * round(4.0 * math.log2(float(np.interp(_LOG_DELTA_STEPS[0], logs[0] - logs, loss)))))
+    epsilon, deltas, was_ahead = [0.0], [], False
+    for fall in _LOG_DELTA_STEPS[1:]:
+        deltas.append(_bound_at(step, epsilon[-1]))
+        lead = float(np.interp(epsilon[-1], loss, logs)) - math.log(deltas[-1])
         was_ahead |= lead > _LEAD
         # It was ahead and is no more: from here on the way through zero serves.
-        if found[-1] < _DEEPEST or (was_ahead and lead < 0.0):
+        if deltas[-1] < _DELTA_MIN or (was_ahead and lead < 0.0):
             break
         # Delta falls about exponentially: the last two points say where it will have fallen enough.
-        if len(found) > 1:
-            slope = math.log(found[-2] / found[-1]) / (epsilon[-1] - epsilon[-2])
+        if len(deltas) > 1:
+            slope = math.log(deltas[-2] / deltas[-1]) / (epsilon[-1] - epsilon[-2])
             wide = 2.0 * (epsilon[-1] - epsilon[-2])
             next_one = epsilon[-1] + (min(fall / slope, wide) if slope > 0.0 else wide)
-        if next_one > _FURTHEST:
+        if next_one > _EPSILON_MAX:
             break
         epsilon.append(next_one)
-    at, value = np.array(epsilon[: len(found)]), np.array(found) * (1.0 + 16.0 * UNIT)
+    at, value = np.array(epsilon[: len(deltas)]), np.array(deltas) * (1.0 + 16.0 * UNIT)
     return Prices(
         gap=np.concatenate([np.expm1(-at[:0:-1]), np.expm1(at)]),
         value=np.concatenate([(np.exp(-at) * value)[:0:-1], value]),

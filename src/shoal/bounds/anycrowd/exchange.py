@@ -85,28 +85,33 @@ from shoal.bounds.numeric import LAW_USERS_MAX, UNIT, Direction, FloatArray, Sid
 from shoal.bounds.ratio import Lognormal
 from shoal.bounds.round import Identical, Round
 
-_PLACES: FloatArray = np.array([-5.5, -3.5, -2.0, -1.0, -0.2, 0.6, 1.4, 2.4, 3.8, 6.0])
+_NODES_USUAL: FloatArray = np.array([-5.5, -3.5, -2.0, -1.0, -0.2, 0.6, 1.4, 2.4, 3.8, 6.0])
 """Where z has its nodes, next to -infinity and the end of the grid."""
 
-_AMONG_FEW: FloatArray = np.array(
+_NODES_FEW_USERS: FloatArray = np.array(
     [-6.4, -5.4, -4.6, -3.8, -3.0, -2.0, -1.0, -0.2, 0.6, 1.4, 2.2, 3.0, 3.8, 4.6, 5.4, 6.4]
 )
-"""The same for few users, among whom a rare v, large or small, is a large part of f."""
+"""Nodes of z for few users, among whom a rare v, large or small, is a large part of f."""
 
-_AMONG_TWO: FloatArray = np.array([-5.5, -2.0, 0.6, 2.4, 3.8, 5.0, 5.4, 5.8, 6.2, 6.6, 7.0, 7.4, 7.8, 8.2])
-"""The same where next to nobody is kept, so that f is nearly v: finely where v is large and rare."""
+_NODES_HARDLY_HIDDEN: FloatArray = np.array([-5.5, -2.0, 0.6, 2.4, 3.8, 5.0, 5.4, 5.8, 6.2, 6.6, 7.0, 7.4, 7.8, 8.2])
+"""Nodes of z where hardly any user is hidden, so that f is nearly v: finely where v is large and rare."""
 
-_AMONG_FEWEST = 4.0
-"""How many times as many nodes there are for a handful: v is nearly all of f."""
+_NODE_FACTOR_MAX = 4.0
+"""The largest factor on the number of nodes, for a handful of users, where v is nearly all of f."""
 
-_THINNINGS = ((2.5, (1.0,)), (1.75, (1.5, 3.0)), (1.25, (1.5, 2.5, 3.5)), (0.5, (1.5, 2.5, 4.0)), (0.0, ()))
+_THINNINGS_BY_SIGMA = ((2.5, (1.0,)), (1.75, (1.5, 3.0)), (1.25, (1.5, 2.5, 3.5)), (0.5, (1.5, 2.5, 4.0)), (0.0, ()))
 """Thinnings from each sigma on: with much noise one is as good as any, with little the best one depends on delta."""
 
-_FOR_FEW = ((3.0, (0.0, 1.0, 2.25)), (1.75, (0.0, 1.0, 2.25, 3.1, 4.0)), (0.5, (0.0, 1.0, 2.0, 3.25)), (0.0, ()))
-"""The same for few users; with less noise hardly anybody is kept."""
+_THINNINGS_FEW_USERS = (
+    (3.0, (0.0, 1.0, 2.25)),
+    (1.75, (0.0, 1.0, 2.25, 3.1, 4.0)),
+    (0.5, (0.0, 1.0, 2.0, 3.25)),
+    (0.0, ()),
+)
+"""Thinnings from each sigma on for few users; with less noise hardly any user is hidden."""
 
-_BY_SIZE = (1.0, 2.25, 3.25, 4.5)
-"""The same where few send, each on its own, and check-in is a mixture of fixed sizes."""
+_THINNINGS_BY_SIZE = (1.0, 2.25, 3.25, 4.5)
+"""Thinnings where check-in is taken as a mixture of fixed sizes."""
 
 _SCALE_EDGES, _USER_EDGES = (0.5, 0.75, 1.0, 1.25, 1.75, 2.5, 3.0), ((8, 16), (300, 376))
 """Where these rules, and those of `anycrowd.groups`, change; some edges are of both noise and senders (`_neighbours`).
@@ -114,39 +119,39 @@ _SCALE_EDGES, _USER_EDGES = (0.5, 0.75, 1.0, 1.25, 1.75, 2.5, 3.0), ((8, 16), (3
 An edge of users comes with the last number for which the rule on its other side may still be the better one."""
 
 _SENDER_EDGES = ((16.0, 1.15), (80.0, 1.08), (400.0, 1.03), (800.0, 1.03))
-"""The same for those who send; for each, how far beyond it the rule on its other side may still be the better one."""
+"""Edges in the number of senders, each with the factor up to which the rule on its other side may be better."""
 
-_NEXT, _MORE = 1.015, 1.03
-"""The same, how far, for all edges of noise, and for users where an edge depends on the noise (found by trial)."""
+_SIGMA_REACH, _USERS_REACH = 1.015, 1.03
+"""This factor for edges in sigma, and for edges in users that depend on sigma (found by trial)."""
 
-_FEWEST, _SENDERS = 8, 16.0
-"""With so few users, or senders on average, check-in is taken as a mixture of fixed sizes: better, dear for more."""
+_MIXED_USERS, _MIXED_SENDERS = 8, 16.0
+"""Numbers of users and of senders up to which check-in is taken as a mixture of fixed sizes, which is expensive."""
 
-_FAR = 4.5
-"""Among so few who send, one large term decides: a thinning that leaves next to none."""
+_THINNING_FEW_SENDERS = 4.5
+"""A thinning for few senders, among whom one large term decides: it leaves next to none."""
 
-_LITTLE, _TWO = 0.75, 2.02
-"""Below this sigma one large term decides among many users, too: a thinning that leaves so many on average."""
+_HEAVY_TERMS_SIGMA, _HARDLY_HIDDEN = 0.75, 2.02
+"""Below this sigma one large term decides among many users, too; then a thinning leaves this many on average."""
 
-_SMALL = 300
+_SMALL_CROWD = 300
 """Crowds up to this size are too small to lose many, and cheap to look at with several thinnings."""
 
-_FEW = 2.0
+_HIDDEN_MIN = 2.0
 """Thinnings that keep fewer users of a larger crowd than this, on average, are not worth their time."""
 
-_FOR_MOMENTS = 1e-60
-"""What laws for Rényi divergences cut: large orders look far into the tails."""
+_MOMENT_BUDGET = 1e-60
+"""Mass that laws for Rényi divergences cut: large orders look far into the tails."""
 
-_BLOCK = 6e-3
+_BLOCK_WIDTH = 6e-3
 """The width of a block of K, as a part of K: about four times what it costs of epsilon."""
 
-_WIDEST = 0.03
-"""About how wide a block within three deviations may be, as a part of K."""
+_BLOCK_WIDTH_MAX = 0.03
+"""The largest width of a block within three deviations, as a part of K."""
 
-_DEAR = 1.25
+_STRONG_THINNING_SIGMA = 1.25
 """Below this sigma a term spreads over so many orders of magnitude that one large one decides."""
 
-_LOUD = 2.9
+_GROUPS_ONLY_SIGMA = 2.9
 """From this sigma on, for 100 senders, no single term is large enough for the theorem without groups to be the better
 one; the more they are the smaller it is, like their sixth root (found by trial)."""
 
@@ -154,11 +159,11 @@ BARE = 0.18
 """Below this sigma, for the whole move, nothing but one report in the clear is known, and prices leave the range of
 doubles."""
 
-_HALF = 512
-"""Cells for which there are as many nodes and blocks as is said here; with more cells there are more of them."""
+_USUAL_HALF = 512
+"""Number of cells for which nodes and blocks are laid out; with more cells there are more of them."""
 
-_CALM = 2.5
-"""From this sigma on a fixed number of senders is no better than any number."""
+_SIZES_SIGMA_MAX = 2.5
+"""From this sigma on a mixture of fixed sizes is no better than one binomial number of senders."""
 
 _BLOCKS = 12
 """Blocks within three deviations of K at most."""
@@ -168,8 +173,8 @@ _BLOCKS = 12
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Piece:
-    """Reports between two points, of density `weight` times normal about `place`: one formula for X."""
+class _TermPiece:
+    """Reports between two points with one formula for X, of density `weight` times normal about `place`."""
 
     low: float
     high: float
@@ -178,59 +183,58 @@ class _Piece:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Plain(_Piece):
+class _CentralPiece(_TermPiece):
     """`X = (1 - tau)(w - v)`."""
 
     def value(self, y: FloatArray, r: float, v: float) -> FloatArray:
         return excess_ratio(y, r, v) / self.weight
 
     def reports(self, x: FloatArray, r: float, v: float) -> FloatArray:
-        found: FloatArray = (np.log(v + x * self.weight) + 0.5 * r**2) / r
-        return found
+        return (np.log(v + x * self.weight) + 0.5 * r**2) / r
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Far(_Piece):
+class _OppositePiece(_TermPiece):
     """`X = q e^(r y + r^2/2) (w - v)`: a user opposite to x'."""
 
     def value(self, y: FloatArray, r: float, v: float) -> FloatArray:
-        found: FloatArray = np.exp(r * y + 0.5 * r**2) * excess_ratio(y, r, v) / self.weight
-        return found
+        return np.exp(r * y + 0.5 * r**2) * excess_ratio(y, r, v) / self.weight
 
     def reports(self, x: FloatArray, r: float, v: float) -> FloatArray:
         b = v * math.exp(0.5 * r**2)
-        found: FloatArray = np.log(0.5 * (b + np.sqrt(b**2 + 4.0 * x * self.weight))) / r
-        return found
+        return np.log(0.5 * (b + np.sqrt(b**2 + 4.0 * x * self.weight))) / r
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Near(_Piece):
+class _SamePlacePiece(_TermPiece):
     """`X = q (1 - v / w)`: a user at x'."""
 
     def value(self, y: FloatArray, r: float, v: float) -> FloatArray:
-        found: FloatArray = -np.expm1(-r * (y - root(r, v))) / self.weight
-        return found
+        return -np.expm1(-r * (y - root(r, v))) / self.weight
 
     def reports(self, x: FloatArray, r: float, v: float) -> FloatArray:
-        found: FloatArray = (np.log(v / (1.0 - x * self.weight)) + 0.5 * r**2) / r
-        return found
+        return (np.log(v / (1.0 - x * self.weight)) + 0.5 * r**2) / r
 
 
-def _pieces(r: float, thin: Thinning, v: float, low: float, high: float) -> Iterator[_Plain | _Far | _Near]:
+def _term_pieces(
+    r: float, thin: Thinning, v: float, low: float, high: float
+) -> Iterator[_CentralPiece | _OppositePiece | _SamePlacePiece]:
     t, z = thin.t, min(max(root(r, v), low), high)
     inside, outside = 1.0 / (1.0 - thin.tau), 1.0 / thin.q
-    yield _Near(low=low, high=min(z, -t), place=r, weight=outside)
-    yield _Plain(low=max(low, -t), high=z, place=0.0, weight=inside)
-    yield _Plain(low=z, high=min(high, t), place=0.0, weight=inside)
-    yield _Far(low=max(z, t), high=high, place=-r, weight=outside)
+    yield _SamePlacePiece(low=low, high=min(z, -t), place=r, weight=outside)
+    yield _CentralPiece(low=max(low, -t), high=z, place=0.0, weight=inside)
+    yield _CentralPiece(low=z, high=min(high, t), place=0.0, weight=inside)
+    yield _OppositePiece(low=max(z, t), high=high, place=-r, weight=outside)
 
 
-def _term(ratio: Lognormal, thin: Thinning, v: float, share: float, edges: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """X(v) + v - 1 of one user as points and masses; panels of reports do not cross the edges."""
+def _exchange_term(
+    ratio: Lognormal, thin: Thinning, v: float, share: float, edges: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """X(v) + v - 1 of one user as points and masses; no panel of reports crosses an edge."""
     r, rate = 1.0 / ratio.scale, ratio.rate
     # Beyond these reports the first moment of X is `share` on either side: v Phi(low) and Phi(r - high).
     low, high = quadrature.quantile(share / max(v, 1.0)), r - quadrature.quantile(share)
-    pieces = [piece for piece in _pieces(r, thin, v, low, high) if piece.high > piece.low]
+    pieces = [piece for piece in _term_pieces(r, thin, v, low, high) if piece.high > piece.low]
     points, masses = [], []
     # X has a density on each piece; a panel that crosses no lattice point of X is shared by two points only, exactly.
     for piece in pieces:
@@ -249,18 +253,18 @@ def _term(ratio: Lognormal, thin: Thinning, v: float, share: float, edges: Float
     return y, np.concatenate([rate * mass, [rate * rest, 1.0 - rate]])
 
 
-def _terms(ratio: Lognormal, thin: Thinning, nodes: _Nodes, half: int, share: float) -> Batch:
-    """One term for each v, on one grid."""
+def _exchange_batch(ratio: Lognormal, thin: Thinning, nodes: _RatioNodes, half: int, share: float) -> Batch:
+    """The law of one term for each v."""
     r, none = 1.0 / ratio.scale, np.empty(0)
     # Twice: the first pass says how large a term is, which fixes the grid that the second one is made for.
-    rough = [_term(ratio, thin, v, share, none) for v in nodes.value.tolist()]
+    rough = [_exchange_term(ratio, thin, v, share, none) for v in nodes.value.tolist()]
     sizes = np.array([float(mass @ np.abs(y)) / ratio.rate for y, mass in rough])
     base = base_for(float(nodes.weight @ sizes) / float(nodes.weight.sum()), half)
     exponent = 2.0 * r * (r - quadrature.quantile(share)) + 3.0 * r**2
     rows, stretch, cut = [], [], []
     for v, (y, mass), size in zip(nodes.value.tolist(), rough, sizes.tolist(), strict=True):
         edges = positions(half, base, float(y.min()), float(y.max()))
-        rows.append(atoms_on_grid(*_term(ratio, thin, v, share, edges), half, base))
+        rows.append(atoms_on_grid(*_exchange_term(ratio, thin, v, share, edges), half, base))
         # error 4: positions are off by some u of w and of v, times the exponent that they come from
         stretch.append((8.0 * 4096.0 + 12.0 * 64.0 * (2.0 + exponent) * (1.0 + v) / size) * UNIT)
         # error 3: what is left of 1 for X = 0 has a relative error where there is enough of it
@@ -273,7 +277,7 @@ def _terms(ratio: Lognormal, thin: Thinning, nodes: _Nodes, half: int, share: fl
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Nodes:
+class _RatioNodes:
     """Values of v with their chances; the last is v = 1 of a user 1 who is not there, of chance 0 here.
 
     `weight` is the chance of each with user 1's absence counted, `cut` is error 1.
@@ -285,7 +289,9 @@ class _Nodes:
     cut: float
 
 
-def _nodes(r: float, present: float, budget: float, fine: float = 1.0, usual: FloatArray = _PLACES) -> _Nodes:
+def _ratio_nodes(
+    r: float, present: float, budget: float, fine: float = 1.0, usual: FloatArray = _NODES_USUAL
+) -> _RatioNodes:
     """w(z) spread on nodes, `fine` times as many as is usual."""
     # Low z may go far: below them v is next to 0, where it costs nothing to go on.
     low, last = quadrature.quantile(1e-6 * budget), r - quadrature.quantile(budget)
@@ -308,11 +314,13 @@ def _nodes(r: float, present: float, budget: float, fine: float = 1.0, usual: Fl
     chance = chance / math.fsum(chance)
     value, chance = np.append(value, 1.0), np.append(chance, 0.0)
     absent = np.append(np.zeros(len(value) - 1), 1.0)
-    return _Nodes(
-        value=value, chance=chance, weight=present * chance + (1.0 - present) * absent,
+    return _RatioNodes(
+        value=value,
+        chance=chance,
+        weight=present * chance + (1.0 - present) * absent,
         # error 1; the budget once more covers z below `low`
         cut=2.0 * float(special.ndtr(r - last)) * (1.0 + 1e-9) + budget,
-    )  # fmt: skip
+    )
 
 
 # How many are kept, and sampled
@@ -320,26 +328,27 @@ def _nodes(r: float, present: float, budget: float, fine: float = 1.0, usual: Fl
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """`terms` terms and user 1's own over `over`, which is K + 1 (g + q (n - m) for a fixed size), of this chance.
+    """A number of hidden users with its chance: `terms` terms and user 1's own, divided by `denominator`.
 
-    User 1 is there with probability `present`; if it is not, there are `extra` more terms.
+    The denominator is K + 1, or g + q (n - m) for a fixed size. User 1 is there with probability `present`; if it is
+    not, there are `extra` more terms.
     """
 
     terms: int
-    over: float
+    denominator: float
     chance: float
     present: float
     extra: int = 0
 
 
-def _counts(trials: int, chance: float, spare: float) -> tuple[int, FloatArray]:
+def _binomial(trials: int, chance: float, spare: float) -> tuple[int, FloatArray]:
     """Bin(trials, chance): the smallest count, and the masses from there on.
 
     Counts outside have a probability below `spare` (Bernstein's inequality); masses follow from the largest by their
     ratios `(n - k) / (k + 1) * c / (1 - c)`, some roundings a step, and are scaled to sum 1.
     """
-    other = 1.0 - chance
-    mean, variance = trials * chance, trials * chance * other
+    complement = 1.0 - chance
+    mean, variance = trials * chance, trials * chance * complement
     log = math.log(2.0 / spare)
     # error 2: what is outside has less than `spare`
     reach = log / 3.0 + math.sqrt(log**2 / 9.0 + 2.0 * log * variance)
@@ -348,26 +357,25 @@ def _counts(trials: int, chance: float, spare: float) -> tuple[int, FloatArray]:
     mode = min(max(first, math.floor((trials + 1) * chance)), last)
     up: FloatArray = np.arange(mode, last, dtype=np.float64)
     down: FloatArray = np.arange(mode, first, -1, dtype=np.float64)
-    rising = np.cumprod((trials - up) / (up + 1.0) * (chance / other))
-    falling = np.cumprod(down / ((trials - down + 1.0) * (chance / other)))[::-1]
+    rising = np.cumprod((trials - up) / (up + 1.0) * (chance / complement))
+    falling = np.cumprod(down / ((trials - down + 1.0) * (chance / complement)))[::-1]
     masses = np.concatenate([falling, [1.0], rising])
     return first, masses / masses.sum()
 
 
-def _sampled(kept: int, users: int, sample: int, spare: float) -> tuple[int, FloatArray]:
-    """How many of `kept` are among `sample` of `users`: hypergeometric, as `_counts`."""
-    mean = kept * sample / users
+def _hypergeometric(hidden: int, users: int, sample: int, spare: float) -> tuple[int, FloatArray]:
+    """The number of hidden users among `sample` of `users`, as in `_binomial`: hypergeometric."""
+    mean = hidden * sample / users
     log = math.log(2.0 / spare)
     # Sums of draws without replacement concentrate at least as well as with it (Hoeffding 1963, theorem 4)
-    variance = min(mean, sample * (1.0 - sample / users), kept)
+    variance = min(mean, sample * (1.0 - sample / users), hidden)
     reach = log / 3.0 + math.sqrt(log**2 / 9.0 + 2.0 * log * min(variance, mean))
-    first = max(0, kept + sample - users, math.floor(mean - reach))
-    last = min(kept, sample, math.ceil(mean + reach))
-    mode = min(max(first, (kept + 1) * (sample + 1) // (users + 2)), last)
+    first = max(0, hidden + sample - users, math.floor(mean - reach))
+    last = min(hidden, sample, math.ceil(mean + reach))
+    mode = min(max(first, (hidden + 1) * (sample + 1) // (users + 2)), last)
 
     def ratios(g: FloatArray) -> FloatArray:
-        found: FloatArray = (kept - g) * (sample - g) / ((g + 1.0) * (users - kept - sample + g + 1.0))
-        return found
+        return (hidden - g) * (sample - g) / ((g + 1.0) * (users - hidden - sample + g + 1.0))
 
     rising = np.cumprod(ratios(np.arange(mode, last, dtype=np.float64)))
     falling = np.cumprod(1.0 / ratios(np.arange(mode - 1, first - 1, -1, dtype=np.float64)))[::-1]
@@ -375,17 +383,20 @@ def _sampled(kept: int, users: int, sample: int, spare: float) -> tuple[int, Flo
     return first, masses / masses.sum()
 
 
-def _counted(users: int, sample: int, kept: float, spare: float) -> tuple[int, FloatArray]:
-    """How many of `sample` are user 1 or kept: Bin(m, q) if user 1 is not drawn, else 1 + Bin(m - 1, q)."""
+def _hidden_in_sample(users: int, sample: int, q: float, spare: float) -> tuple[int, FloatArray]:
+    """The number of drawn users that are user 1 or hidden.
+
+    It is Bin(m, q) if user 1 is not drawn, else 1 + Bin(m - 1, q).
+    """
     # 1 + Bin(m - 1, q) is at most 1 + Bin(m, q), and a step of 1 is within the reach of a smaller `spare`.
-    first, masses = (sample, np.ones(1)) if kept == 1.0 else _counts(sample, kept, 1e-3 * spare)
-    masses = masses * (first + np.arange(len(masses)) + kept * (users - sample))
+    first, masses = (sample, np.ones(1)) if q == 1.0 else _binomial(sample, q, 1e-3 * spare)
+    masses = masses * (first + np.arange(len(masses)) + q * (users - sample))
     if masses[0] == 0.0:  # everybody is drawn, and so is user 1
         first, masses = first + 1, masses[1:]
     return first, masses / masses.sum()
 
 
-def _blocks(first: int, masses: FloatArray, most: int, finer: float = 1.0) -> list[tuple[int, int, float]]:
+def _blocks(first: int, masses: FloatArray, blocks_max: int, finer: float = 1.0) -> list[tuple[int, int, float]]:
     """Smallest and largest count of each block, and its mass: fine within three deviations, about `most` there.
 
     Blocks start at multiples of their width, which is a power of two, so that those of other laws share sums.
@@ -396,7 +407,7 @@ def _blocks(first: int, masses: FloatArray, most: int, finer: float = 1.0) -> li
     counts = first + np.arange(len(masses))
     mean = float(masses @ counts)
     deviation = math.sqrt(max(0.0, float(masses @ (counts - mean) ** 2)))
-    wide = max(_BLOCK * mean, min(6.0 * deviation / most, _WIDEST * mean)) / finer
+    wide = max(_BLOCK_WIDTH * mean, min(6.0 * deviation / blocks_max, _BLOCK_WIDTH_MAX * mean)) / finer
     width = 2 ** max(0, round(math.log2(max(1.0, wide))))
     low, high = (math.floor((mean + x * deviation) / width) * width for x in (-3.0, 3.0))
     starts, end = list(range(low, high + width, width)), first + len(masses)
@@ -448,7 +459,9 @@ class Exchange(Round):
         if self.sample is not None or self.ratio.rate == 1.0:
             return self.sample is not None
         # With much noise no single term decides, and what a block of sizes costs is more than they gain.
-        return self.users <= _FEWEST or (self.users * self.ratio.rate < _SENDERS and self.ratio.scale < _CALM)
+        return self.users <= _MIXED_USERS or (
+            self.users * self.ratio.rate < _MIXED_SENDERS and self.ratio.scale < _SIZES_SIGMA_MAX
+        )
 
     def limited(self) -> Exchange:
         # Samples keep their users: the probability to be drawn depends on them.
@@ -478,50 +491,67 @@ class Exchange(Round):
         return _law(self, half, budget)
 
     def log_moments(self, orders: FloatArray, direction: Direction, *, quick: bool = False) -> FloatArray:
-        """Upper bounds on `(L - 1) D_L` at orders L > 1."""
         if self.is_bare:
             return self.own_report().log_moments(orders, direction, quick=quick)
-        return self.law(512, _FOR_MOMENTS).log_moments(
+        return self.law(512, _MOMENT_BUDGET).log_moments(
             orders, direction, self.ratio.scale, self.ratio.rate * self.weight
         )
 
-    def cases(self, kept: float, spare: float, finer: float = 1.0) -> tuple[list[Case], float]:
-        """How many terms there are, over what, and the relative error of their chances (error 6)."""
+    def cases(self, q: float, spare: float, finer: float = 1.0) -> tuple[list[Case], float]:
+        """The numbers of terms with their chances, and the relative error of these (error 6).
+
+        Args:
+            q: Probability that a user is hidden.
+            spare: Probability of numbers that may be left out.
+            finer: Factor on the number of blocks.
+
+        Returns:
+            The cases and the error.
+        """
         if not self.is_by_size:
-            first, masses = (self.users - 1, np.ones(1)) if kept == 1.0 else _counts(self.users - 1, kept, spare)
-            found = [
-                Case(terms=least, over=least + 1.0, chance=chance, present=self.ratio.rate)
-                for least, _, chance in _blocks(first, masses, _BLOCKS, finer)
+            first, masses = (self.users - 1, np.ones(1)) if q == 1.0 else _binomial(self.users - 1, q, spare)
+            cases = [
+                Case(terms=smallest_count, denominator=smallest_count + 1.0, chance=chance, present=self.ratio.rate)
+                for smallest_count, _, chance in _blocks(first, masses, _BLOCKS, finer)
             ]
-            return found, 16.0 * UNIT * (len(masses) + 8.0)
-        found, longest = [], 0
-        smallest, sizes = (self.sample, np.ones(1)) if self.sample else _counts(self.users, self.ratio.rate, spare)
+            return cases, 16.0 * UNIT * (len(masses) + 8.0)
+        cases, longest = [], 0
+        smallest, sizes = (self.sample, np.ones(1)) if self.sample else _binomial(self.users, self.ratio.rate, spare)
         # A block of sizes counts as its largest: reports may be dropped.
         for _, size, likely in _blocks(smallest, sizes, _BLOCKS, finer):
             # g is all that is revealed of a fixed size; who of the others was kept is averaged out.
-            first, masses = _counted(self.users, size, kept, spare)
-            rest, longest = kept * (self.users - size), max(longest, len(masses))
-            found += [
+            first, masses = _hidden_in_sample(self.users, size, q, spare)
+            rest, longest = q * (self.users - size), max(longest, len(masses))
+            cases += [
                 Case(
-                    terms=max(most - 1, 0), over=least + rest, chance=likely * chance, extra=min(most, 1),
-                    present=min(1.0, most / (most + rest) * (1.0 + 4.0 * UNIT)) if most else 0.0,
+                    terms=max(largest_count - 1, 0),
+                    denominator=smallest_count + rest,
+                    chance=likely * chance,
+                    extra=min(largest_count, 1),
+                    present=min(1.0, largest_count / (largest_count + rest) * (1.0 + 4.0 * UNIT))
+                    if largest_count
+                    else 0.0,
                 )
-                for least, most, chance in _blocks(first, masses, _BLOCKS, finer)
+                for smallest_count, largest_count, chance in _blocks(first, masses, _BLOCKS, finer)
                 if likely * chance > 0.0
-            ]  # fmt: skip
+            ]
         # All that is dropped together has less than `spare`.
-        found = [case for case in found if case.chance * len(found) > spare]  # error 2
-        return found, 16.0 * UNIT * (len(sizes) + longest + 8.0)
+        cases = [case for case in cases if case.chance * len(cases) > spare]  # error 2
+        return cases, 16.0 * UNIT * (len(sizes) + longest + 8.0)
 
 
 @functools.lru_cache(maxsize=32)
 def _law(crowd: Exchange, half: int, budget: float) -> PricedLaw:
     """The law of the smaller prices, of this round and of those next to it that are no better."""
     # A bound for a worse round is one for this round, so the smaller of both is.
-    every = [_best(one, half, budget) for one in (crowd, *_neighbours(crowd))]
-    if groups.plan(crowd.ratio, crowd.users, crowd.sample) is not None:
-        every += [price for one in _louder(crowd) for price in _plain(one, _beside(one), half, budget)]
-    return law_from_prices(functools.reduce(smaller_prices, every))
+    bounds = [_best_prices(round_, half, budget) for round_ in (crowd, *_neighbours(crowd))]
+    if groups.grouping(crowd.ratio, crowd.users, crowd.sample) is not None:
+        bounds += [
+            price
+            for round_ in _lower_noise_neighbours(crowd)
+            for price in _ungrouped_prices(round_, _thinnings_with_groups(round_), half, budget)
+        ]
+    return law_from_prices(functools.reduce(smaller_prices, bounds))
 
 
 def _neighbours(crowd: Exchange) -> list[Exchange]:
@@ -532,46 +562,49 @@ def _neighbours(crowd: Exchange) -> list[Exchange]:
     """
     ratio, users = crowd.ratio, crowd.users
     senders = users * ratio.rate * crowd.weight
-    found = [
+    rounds = [
         replace(crowd, ratio=replace(ratio, scale=edge * (1.0 - 1e-9)))
-        for edge in (*_SCALE_EDGES, groups.enough_noise(groups.counted(users, crowd.sample)))
-        if edge <= ratio.scale < _NEXT * edge
+        for edge in (*_SCALE_EDGES, groups.unthinned_from_sigma(groups.crowd_size(users, crowd.sample)))
+        if edge <= ratio.scale < _SIGMA_REACH * edge
     ]
-    enough = groups.enough(ratio.scale)
+    enough = groups.unthinned_from(ratio.scale)
     if crowd.sample is not None:
         if users / _SENDER_EDGES[0][1] <= crowd.sample < users:
-            found.append(replace(crowd, sample=users))
-        return found + [
+            rounds.append(replace(crowd, sample=users))
+        return rounds + [
             replace(crowd, sample=math.ceil(edge))
-            for edge, reach in (*_SENDER_EDGES, (enough, _MORE))
+            for edge, reach in (*_SENDER_EDGES, (enough, _USERS_REACH))
             if edge / reach <= crowd.sample < edge <= users
         ]
-    found += [replace(crowd, users=edge) for edge, last in _USER_EDGES if edge < users <= last]
-    if enough <= users < _MORE * enough:
-        found.append(replace(crowd, users=max(1, math.ceil(enough) - 1)))
+    rounds += [replace(crowd, users=edge) for edge, last in _USER_EDGES if edge < users <= last]
+    if enough <= users < _USERS_REACH * enough:
+        rounds.append(replace(crowd, users=max(1, math.ceil(enough) - 1)))
     for edge, reach in _SENDER_EDGES:
         if edge <= senders < reach * edge:
-            found.append(replace(crowd, users=max(1, math.ceil(edge / ratio.rate) - 1)))
+            rounds.append(replace(crowd, users=max(1, math.ceil(edge / ratio.rate) - 1)))
         if edge / reach <= senders < edge <= users:
-            found.append(replace(crowd, ratio=replace(ratio, rate=min(1.0, edge / users * (1.0 + 1e-9)))))
-    return list(dict.fromkeys(found))
+            rounds.append(replace(crowd, ratio=replace(ratio, rate=min(1.0, edge / users * (1.0 + 1e-9)))))
+    return list(dict.fromkeys(rounds))
 
 
-def _louder(crowd: Exchange) -> list[Exchange]:
-    """The same across the edge from which on nothing is looked at beside groups."""
+def _lower_noise_neighbours(crowd: Exchange) -> list[Exchange]:
+    """Rounds just below the noise from which only the bound with groups is computed."""
     ratio, users = crowd.ratio, crowd.users
     senders = users * ratio.rate
-    noise, most = _LOUD * (100.0 / senders) ** (1.0 / 6.0), 100.0 * (_LOUD / ratio.scale) ** 6
-    found = []
-    if crowd.sample is None and noise <= ratio.scale < _NEXT * noise:
-        found.append(replace(crowd, ratio=replace(ratio, scale=noise * (1.0 - 1e-9))))
-    if crowd.sample is None and most <= senders < _MORE * most:
-        found.append(replace(crowd, users=max(1, math.ceil(most / ratio.rate) - 1)))
-    return found
+    noise, senders_max = (
+        _GROUPS_ONLY_SIGMA * (100.0 / senders) ** (1.0 / 6.0),
+        100.0 * (_GROUPS_ONLY_SIGMA / ratio.scale) ** 6,
+    )
+    rounds = []
+    if crowd.sample is None and noise <= ratio.scale < _SIGMA_REACH * noise:
+        rounds.append(replace(crowd, ratio=replace(ratio, scale=noise * (1.0 - 1e-9))))
+    if crowd.sample is None and senders_max <= senders < _USERS_REACH * senders_max:
+        rounds.append(replace(crowd, users=max(1, math.ceil(senders_max / ratio.rate) - 1)))
+    return rounds
 
 
 @functools.lru_cache(maxsize=32)
-def _best(crowd: Exchange, half: int, budget: float) -> Prices:
+def _best_prices(crowd: Exchange, half: int, budget: float) -> Prices:
     """The smaller prices of one report in the clear, and of the theorem with groups or at some thinnings."""
     scale = crowd.ratio.scale
     # The cap first: whatever else fails to help, no answer is above the report and its coin in the clear.
@@ -580,55 +613,63 @@ def _best(crowd: Exchange, half: int, budget: float) -> Prices:
         best = smaller_prices(
             best, prices_of_sampled_report(best.gap, scale, crowd.weight, scale_after=0.5 * scale, scale_before=scale)
         )
-    plan = groups.plan(crowd.ratio, crowd.users, crowd.sample)
+    plan = groups.grouping(crowd.ratio, crowd.users, crowd.sample)
     if plan is not None:
-        best = smaller_prices(best, _with_local(crowd, _refined(crowd, plan, half, budget)))
-    alone = plan is None or budget <= _FOR_MOMENTS
+        best = smaller_prices(best, _with_local(crowd, _prices_with_groups(crowd, plan, half, budget)))
+    without_groups = plan is None or budget <= _MOMENT_BUDGET
     return functools.reduce(
-        smaller_prices, _plain(crowd, _thinnings(crowd) if alone else _beside(crowd), half, budget), best
+        smaller_prices,
+        _ungrouped_prices(crowd, _thinnings(crowd) if without_groups else _thinnings_with_groups(crowd), half, budget),
+        best,
     )
 
 
-def _plain(crowd: Exchange, thinnings: Sequence[Thinning], half: int, budget: float) -> Iterator[Prices]:
-    """Prices of the theorem as it stands, at each thinning."""
+def _ungrouped_prices(crowd: Exchange, thinnings: Sequence[Thinning], half: int, budget: float) -> Iterator[Prices]:
+    """Prices of the theorem without groups, at each thinning."""
     # A mixture of sizes has ten times as many cases, each a sum of few terms, which needs fewer cells.
     cells = half // 8 if crowd.is_by_size and crowd.sample is None else half // 4
     for thin in thinnings:
         cases, error = crowd.cases(thin.q, budget, finer=_fine(half))
-        yield _with_local(crowd, _prices(crowd, thin, [cases], error, cells, budget, _fine(half))[0])
+        yield _with_local(crowd, _exchange_prices(crowd, thin, [cases], error, cells, budget, _fine(half))[0])
 
 
 def _fine(half: int) -> float:
-    """How many times as many nodes and blocks as is usual."""
-    return 0.5 if half < _HALF else float(round(half / _HALF))
+    """The factor on the usual number of nodes and blocks."""
+    return 0.5 if half < _USUAL_HALF else float(round(half / _USUAL_HALF))
 
 
 def _thinnings(crowd: Exchange) -> list[Thinning]:
-    """Those that are worth their time."""
-    scale, few = crowd.ratio.scale, crowd.users <= _SMALL
-    if crowd.is_by_size and crowd.sample is None and crowd.users > _FEWEST:
-        return [Thinning.of(1.0 / scale, at) for at in _BY_SIZE]
+    """Thinnings that are worth their time where there are no groups."""
+    scale, is_small = crowd.ratio.scale, crowd.users <= _SMALL_CROWD
+    if crowd.is_by_size and crowd.sample is None and crowd.users > _MIXED_USERS:
+        return [Thinning.of(1.0 / scale, at) for at in _THINNINGS_BY_SIZE]
     # Which t is best depends on delta, which is not known here: each is the best somewhere, and the smaller prices win.
-    places = next(some for least, some in (_FOR_FEW if few else _THINNINGS) if scale >= least)
+    places = next(
+        places_
+        for sigma_min, places_ in (_THINNINGS_FEW_USERS if is_small else _THINNINGS_BY_SIGMA)
+        if scale >= sigma_min
+    )
     if crowd.is_by_size:
         # To keep everybody leaves nothing to mix where sizes are fixed; it is best but for large samples.
         places = (-math.inf, *places)
-    if crowd.users * crowd.weight * crowd.ratio.rate < _SENDERS:
-        places = (*places, _FAR)
-    if places and not few and scale < _LITTLE:
+    if crowd.users * crowd.weight * crowd.ratio.rate < _MIXED_SENDERS:
+        places = (*places, _THINNING_FEW_SENDERS)
+    if places and not is_small and scale < _HEAVY_TERMS_SIGMA:
         # c = exp(-r t - r^2/2) is nearly the part that is kept.
-        places = (*places, scale * math.log((crowd.users - 1) / _TWO) - 0.5 / scale)
-    found = [Thinning.of(1.0 / scale, at) for at in places]
-    return [thin for thin in found if (crowd.users - 1) * thin.q >= (0.1 if few else _FEW)]
+        places = (*places, scale * math.log((crowd.users - 1) / _HARDLY_HIDDEN) - 0.5 / scale)
+    thinnings = [Thinning.of(1.0 / scale, at) for at in places]
+    return [thin for thin in thinnings if (crowd.users - 1) * thin.q >= (0.1 if is_small else _HIDDEN_MIN)]
 
 
-def _beside(crowd: Exchange) -> list[Thinning]:
+def _thinnings_with_groups(crowd: Exchange) -> list[Thinning]:
     """Thinnings of the theorem without groups that may still be better than groups: where one large term decides."""
     scale = crowd.ratio.scale
     if crowd.sample is not None:
-        places = [-math.inf, 0.75] if crowd.users <= _SMALL else [-math.inf]
-    elif scale * (crowd.users * crowd.ratio.rate / 100.0) ** (1.0 / 6.0) < _LOUD:
-        places = [1.0] if scale >= _THINNINGS[1][0] else [1.5, 2.5] if scale >= _DEAR else [3.0]
+        places = [-math.inf, 0.75] if crowd.users <= _SMALL_CROWD else [-math.inf]
+    elif scale * (crowd.users * crowd.ratio.rate / 100.0) ** (1.0 / 6.0) < _GROUPS_ONLY_SIGMA:
+        places = (
+            [1.0] if scale >= _THINNINGS_BY_SIGMA[1][0] else [1.5, 2.5] if scale >= _STRONG_THINNING_SIGMA else [3.0]
+        )
     else:
         return []
     return [Thinning.of(1.0 / scale, at) for at in places]
@@ -640,33 +681,33 @@ def _with_local(crowd: Exchange, prices: Prices, weight: float | None = None) ->
     return smaller_prices(prices, prices_of_report(prices.gap, crowd.ratio.scale, present))
 
 
-def _refined(crowd: Exchange, plan: groups.Division, half: int, budget: float) -> Prices:
+def _prices_with_groups(crowd: Exchange, plan: groups.Division, half: int, budget: float) -> Prices:
     """Prices of f with groups of users, user 1 among those aside."""
     thin = Thinning.of(1.0 / crowd.ratio.scale, plan.t)
-    split = _independent if crowd.sample is None else _drawn
+    split = _split_senders if crowd.sample is None else _split_sample
     cases, small, lost, error = split(crowd, plan, thin, budget, _fine(half))
     # S' of user 1 and those aside is bounded by the plain theorem, and by its own report in the clear.
-    found = _prices(crowd, thin, [[case] for case in small.values()], 0.0, half // 4, budget, _fine(half))
+    bounds = _exchange_prices(crowd, thin, [[case] for case in small.values()], 0.0, half // 4, budget, _fine(half))
     laws = {
         key: law_from_prices(_with_local(crowd, prices, case.present if plan.drawn else 1.0))
-        for (key, case), prices in zip(small.items(), found, strict=True)
+        for (key, case), prices in zip(small.items(), bounds, strict=True)
     }
-    return groups.prices(crowd.ratio, thin, plan, laws, cases, lost, error, half * 3 // 16, budget)
+    return groups.grouped_prices(crowd.ratio, thin, plan, laws, cases, lost, error, half * 3 // 16, budget)
 
 
 _Split = tuple[list[groups.Grouped], dict[int, Case], float, float]
 """Cases, the small crowds of user 1 and those aside by their key, what is left of probability, error of chances."""
 
 
-def _independent(crowd: Exchange, plan: groups.Division, thin: Thinning, budget: float, fine: float) -> _Split:
-    """Everybody sends on its own: those aside are what is left of groups."""
+def _split_senders(crowd: Exchange, plan: groups.Division, thin: Thinning, budget: float, fine: float) -> _Split:
+    """The cases where each user sends on its own: those in no group are aside."""
     if crowd.is_by_size:  # cases then count senders, not users; groups are never formed among so few
         raise ArithmeticError(f"groups among {crowd.users} users by size: please report this as a bug")
     # Groups jump with K by whole groups, so its blocks are finer here; sums of groups are few and cheap.
-    every, error = crowd.cases(thin.q, budget, finer=3 * fine)
-    sizes = plan.asides([case.terms for case in every])
+    cases_, error = crowd.cases(thin.q, budget, finer=3 * fine)
+    sizes = plan.asides([case.terms for case in cases_])
     cases, lost = [], 2.0 * budget
-    for case in every:
+    for case in cases_:
         count = plan.groups(case.terms)
         rest = case.terms - plan.size * count
         law = bisect.bisect_right(sizes, rest) - 1
@@ -675,43 +716,49 @@ def _independent(crowd: Exchange, plan: groups.Division, thin: Thinning, budget:
             lost += case.chance
         else:
             # Those aside beyond the law's number are revealed: epsilon then falls in steps with the users.
-            kept = plan.size * count + sizes[law]
+            hidden = plan.size * count + sizes[law]
             cases.append(
-                groups.Grouped(kept=kept, aside=sizes[law], law=sizes[law], groups=count, chance=case.chance)
-            )  # fmt: skip
-    small = {size: Case(terms=size, over=size + 1.0, chance=1.0, present=crowd.ratio.rate) for size in sizes}
+                groups.Grouped(hidden=hidden, aside=sizes[law], law=sizes[law], groups=count, chance=case.chance)
+            )
+    small = {size: Case(terms=size, denominator=size + 1.0, chance=1.0, present=crowd.ratio.rate) for size in sizes}
     return cases, small, lost, error
 
 
-def _drawn(crowd: Exchange, plan: groups.Division, thin: Thinning, budget: float, fine: float) -> _Split:
-    """A fixed number is drawn, nobody is thinned: g of user 1 and those aside, so that the rest is of the others."""
+def _split_sample(crowd: Exchange, plan: groups.Division, thin: Thinning, budget: float, fine: float) -> _Split:
+    """The cases of a fixed sample, with nobody thinned: g of user 1 and those aside are drawn."""
     sample = crowd.sample or 0
     aside = min(math.ceil(plan.aside * crowd.users / sample), crowd.users - 1)
-    lowest, masses = _sampled(aside + 1, crowd.users, sample, budget)
+    lowest, masses = _hypergeometric(aside + 1, crowd.users, sample, budget)
     cases, small = [], {}
-    for least, largest, chance in _blocks(lowest, masses, _BLOCKS // 2, fine):
+    for smallest, largest, chance in _blocks(lowest, masses, _BLOCKS // 2, fine):
         # A block counts as its largest g for v, and as its smallest for the groups, which are then more.
-        most = max(largest, 1)
-        present = min(1.0, most / (aside + 1) * (1.0 + 4.0 * UNIT))
-        small[most] = Case(terms=most - 1, over=aside + 1.0, chance=1.0, present=present, extra=1)
-        count = max(0, math.ceil((sample - least - plan.lone) / plan.size))
-        cases.append(groups.Grouped(kept=crowd.users - 1, aside=aside, law=most, groups=count, chance=chance))
+        largest_count = max(largest, 1)
+        present = min(1.0, largest_count / (aside + 1) * (1.0 + 4.0 * UNIT))
+        small[largest_count] = Case(
+            terms=largest_count - 1, denominator=aside + 1.0, chance=1.0, present=present, extra=1
+        )
+        count = max(0, math.ceil((sample - smallest - plan.lone) / plan.size))
+        cases.append(
+            groups.Grouped(hidden=crowd.users - 1, aside=aside, law=largest_count, groups=count, chance=chance)
+        )
     return cases, small, 2.0 * budget, 16.0 * UNIT * (len(masses) + 8.0)
 
 
 def _local_grid(r: float, budget: float) -> FloatArray:
-    """Gaps at which one report in the clear is looked at: finely out to where `budget` is left of its prices."""
+    """Gaps at which one report in the clear is priced: finely until only `budget` of its prices is left."""
     # Far out prices still matter for large Rényi orders: coarsely, down to the smallest doubles.
-    near, far = (0.5 * r**2 - r * quadrature.quantile(least) for least in (budget, 1e-280))
-    loss = np.concatenate([
-        np.linspace(0.0, near, math.ceil(128.0 * near / r))[:-1],
-        np.linspace(near, far, math.ceil(16.0 * (far - near) / r)),
-    ])  # fmt: skip
-    found: FloatArray = np.expm1(np.concatenate([-loss[:0:-1], loss]))
-    return np.unique(found[found > -1.0])  # next to -1 several losses are one gap
+    fine_end, coarse_end = (0.5 * r**2 - r * quadrature.quantile(mass) for mass in (budget, 1e-280))
+    loss = np.concatenate(
+        [
+            np.linspace(0.0, fine_end, math.ceil(128.0 * fine_end / r))[:-1],
+            np.linspace(fine_end, coarse_end, math.ceil(16.0 * (coarse_end - fine_end) / r)),
+        ]
+    )
+    gap: FloatArray = np.expm1(np.concatenate([-loss[:0:-1], loss]))
+    return np.unique(gap[gap > -1.0])  # next to -1 several losses are one gap
 
 
-def _prices(
+def _exchange_prices(
     crowd: Exchange,
     thin: Thinning,
     mixtures: Sequence[Sequence[Case]],
@@ -721,22 +768,30 @@ def _prices(
     fine: float = 1.0,
 ) -> list[Prices]:
     """Prices of f at one thinning, for each mixture of cases; `error` is that of their chances."""
-    every = [case for cases in mixtures for case in cases]
+    all_cases = [case for cases in mixtures for case in cases]
     # By size the coin is in the number of senders: given it, all terms are sent.
-    present = sum(case.chance * case.present for case in every) / len(mixtures)
+    present = sum(case.chance * case.present for case in all_cases) / len(mixtures)
     ratio = replace(crowd.ratio, rate=1.0) if crowd.is_by_size else crowd.ratio
-    few = crowd.users <= _SMALL or (crowd.is_by_size and crowd.users * crowd.ratio.rate * crowd.weight < groups.FEW)
-    more = min(_AMONG_FEWEST, max(1.0, _FEWEST / crowd.users))
-    usual = _AMONG_FEW if few else _AMONG_TWO if crowd.users * thin.q < 2.0 * _TWO else _PLACES
-    nodes = _nodes(1.0 / ratio.scale, present, budget, fine * more, usual)
-    one = _terms(ratio, thin, nodes, half, budget)
-    totals = sums(one, [case.terms for case in every], budget)
-    return [_mixed(nodes, one, totals, cases, error, half, budget) for cases in mixtures]
+    is_small = crowd.users <= _SMALL_CROWD or (
+        crowd.is_by_size and crowd.users * crowd.ratio.rate * crowd.weight < groups.GROUP_SENDERS_MIN
+    )
+    node_factor = min(_NODE_FACTOR_MAX, max(1.0, _MIXED_USERS / crowd.users))
+    usual = (
+        _NODES_FEW_USERS
+        if is_small
+        else _NODES_HARDLY_HIDDEN
+        if crowd.users * thin.q < 2.0 * _HARDLY_HIDDEN
+        else _NODES_USUAL
+    )
+    nodes = _ratio_nodes(1.0 / ratio.scale, present, budget, fine * node_factor, usual)
+    single = _exchange_batch(ratio, thin, nodes, half, budget)
+    totals = sums(single, [case.terms for case in all_cases], budget)
+    return [_mixed(nodes, single, totals, cases, error, half, budget) for cases in mixtures]
 
 
 def _mixed(
-    nodes: _Nodes,
-    one: Batch,
+    nodes: _RatioNodes,
+    single: Batch,
     totals: Mapping[int, Batch],
     cases: Sequence[Case],
     error: float,
@@ -746,24 +801,24 @@ def _mixed(
     mixture = Mixture(cut=nodes.cut + 3.0 * budget)
     # Many cases of a fixed size have as many terms.
     laws = {0: [NO_TERMS] * len(nodes.value)} | {count: total.laws() for count, total in totals.items()}
-    away: dict[tuple[int, int], Law] = {}
+    absent_laws: dict[tuple[int, int], Law] = {}
     for case in cases:
         for v, chance, law in zip(nodes.value.tolist(), nodes.chance.tolist(), laws[case.terms], strict=True):
             # error 5 is charged by the mixture, with that of its last sharing
-            mixture.add(case.chance * case.present * chance, law, v - 1.0, case.over)
+            mixture.add(case.chance * case.present * chance, law, v - 1.0, case.denominator)
         # Without user 1 nothing depends on v but its place in the count: v = 1, one law for all nodes.
         if case.present < 1.0:
             key = case.terms, case.extra
-            if key not in away:
-                away[key] = _absent(totals.get(case.terms), one, case.extra, budget)
-            mixture.add(case.chance * (1.0 - case.present), away[key], 0.0, case.over)
+            if key not in absent_laws:
+                absent_laws[key] = _absent(totals.get(case.terms), single, case.extra, budget)
+            mixture.add(case.chance * (1.0 - case.present), absent_laws[key], 0.0, case.denominator)
     return mixture.prices(error, half)
 
 
-def _absent(total: Batch | None, one: Batch, extra: int, share: float) -> Law:
-    """The terms where user 1 is not there, v = 1: one more where another is in its place."""
-    alone = None if total is None else total.only(len(total.mass) - 1)
+def _absent(total: Batch | None, single: Batch, extra: int, share: float) -> Law:
+    """The sum of terms without user 1 (v = 1), with one more where another user is in its place."""
+    absent = None if total is None else total.only(len(total.mass) - 1)
     if extra:
-        more = one.only(len(one.mass) - 1)
-        alone = more if alone is None else batch_sum(alone, more, share)
-    return NO_TERMS if alone is None else alone.laws()[0]
+        another = single.only(len(single.mass) - 1)
+        absent = another if absent is None else batch_sum(absent, another, share)
+    return NO_TERMS if absent is None else absent.laws()[0]

@@ -76,44 +76,47 @@ from shoal.bounds.ratio import Lognormal
 _QUADRATURE = 2.0**-24
 """Relative error of the masses of one term: panels next to a place in the middle are wider than elsewhere."""
 
-_STEP = 0.8
+_NODE_STEP = 0.8
 """Distance of the nodes of 1 / ê, in deviations, near its middle."""
 
-_SMALL = 2.0**-20
+_REST_MIN = 2.0**-20
 """A rest of mass above this is known to a factor as good as that of the others."""
 
-_NOTHING = 1e-290
+_PRICE_CHARGE = 1e-290
 """Prices below this are charged."""
 
-_HALF = 96
+_GROUP_HALF = 96
 """Cells of a grid at which nodes are as far apart as is said here; where it is finer, so are they."""
 
-_CELL = 0.05
+_REPORT_CELL = 0.05
 """Width of the cells of reports; within one, a report counts as one at an end of it."""
 
-_STEPS: FloatArray = np.concatenate([1.3 ** np.arange(5.0), 4.0 * 2.5 ** np.arange(40.0)])
+_MIXTURE_STEPS: FloatArray = np.concatenate([1.3 ** np.arange(5.0), 4.0 * 2.5 ** np.arange(40.0)])
 """Steps between nodes of v, in deviations; they are cut in two, which costs little."""
 
-FEW, _MANY = 80, 4_000
-"""From so many senders on groups pay; with so many users nobody needs to be thinned."""
+GROUP_SENDERS_MIN, _UNTHINNED_USERS = 80, 4_000
+"""The number of senders from which groups pay, and the number of users from which nobody needs to be thinned."""
 
-_CALM = 1.5
-"""Below this sigma these are more."""
+_UNTHINNED_SIGMA = 1.5
+"""Below this scale the second number grows."""
 
-_QUIETEST, _NOISIEST = 1.0, 1e3
-"""With less noise one large term decides; with more all crowds look the same, and error 2 is not known to be small."""
+_GROUP_SIGMA_MIN, _GROUP_SIGMA_MAX = 1.0, 1e3
+"""Scales between which groups are formed.
 
-_CUTS = ((-1.0, -0.3, 1.0), (-1.0, -0.6, 0.0, 1.0))
+Below, one large term decides; above, all crowds look alike, and error 2 is not known to be small.
+"""
+
+_FEW_SENDERS_CUTS = ((-1.0, -0.3, 1.0), (-1.0, -0.6, 0.0, 1.0))
 """Intervals of places for few senders: finer where users are opposite."""
 
 _ANYWHERE = (-1.0, 1.0)
 """The places of a user of whom nothing is known."""
 
-_CHANCES = 2.0**-40
+_CHANCE_ERROR = 2.0**-40
 """Relative error of the chances of v."""
 
-_UNUSUAL, _RARE = 3e-3, 1e-4
-"""For values of v less probable than this, half as many intervals do, or none."""
+_UNUSUAL_CHANCE, _RARE_CHANCE = 3e-3, 1e-4
+"""Chances of v below which half the intervals suffice, or none."""
 
 _GAUSS, _WEIGHTS = np.polynomial.legendre.leggauss(6)
 
@@ -132,74 +135,83 @@ class Division:
 
     @property
     def aside(self) -> int:
-        """So many users are taken aside at least."""
+        """The smallest number of users aside."""
         return (len(self.cuts) - 1) * (self.size - 1)
 
     @property
     def lone(self) -> int:
-        """So many are in groups of several intervals at most, and count as users anywhere."""
+        """The largest number of users in groups of several intervals; they count as users anywhere."""
         return (len(self.cuts) - 2) * self.size if self.drawn else 0
 
     def cuts_for(self, chance: float) -> tuple[float, ...]:
         """The cuts for a v of this chance: places matter for v that happen, elsewhere wider intervals do."""
-        if chance <= _RARE:
+        if chance <= _RARE_CHANCE:
             return _ANYWHERE
-        return self.cuts[::2] if chance <= _UNUSUAL and len(self.cuts) > 4 else self.cuts
+        return self.cuts[::2] if chance <= _UNUSUAL_CHANCE and len(self.cuts) > 4 else self.cuts
 
-    def groups(self, kept: int) -> int:
-        """How many groups there are among so many: all users but those aside."""
-        return max(0, (kept - self.aside) // self.size)
+    def groups(self, hidden: int) -> int:
+        """The number of groups among hidden users: all but those aside are in one."""
+        return max(0, (hidden - self.aside) // self.size)
 
-    def asides(self, kept: Sequence[int]) -> list[int]:
-        """How many are aside for each of these numbers of kept users, in a few steps: smaller counts are above."""
-        rest = {count - self.size * self.groups(count) for count in kept}
+    def asides(self, hidden: Sequence[int]) -> list[int]:
+        """Numbers of users aside for these numbers of hidden users, in a few steps: smaller numbers are above."""
+        rest = {count - self.size * self.groups(count) for count in hidden}
         if len(rest) > 1:
             step = max(1, self.size // 4)
             rest = {self.aside + (count - self.aside) // step * step for count in rest}
         return sorted(count for count in rest if count >= self.aside)
 
 
-def counted(users: int, sample: int | None) -> int:
-    """Who must be many for nobody to be thinned: all users, or those that are drawn if that is a fixed number."""
+def crowd_size(users: int, sample: int | None) -> int:
+    """The number that must be large if nobody is thinned: all users, or the size of a fixed sample."""
     return users if sample is None else sample
 
 
-def enough(scale: float) -> float:
-    """So many are enough: more where there is less noise."""
-    return _MANY * max(1.0, _CALM / scale) ** 6
+def unthinned_from(scale: float) -> float:
+    """The number of users from which nobody is thinned; it grows where there is less noise."""
+    return _UNTHINNED_USERS * max(1.0, _UNTHINNED_SIGMA / scale) ** 6
 
 
-def enough_noise(count: int) -> float:
-    """From this sigma on so many are enough; infinity where they never are."""
-    return _CALM * (_MANY / count) ** (1.0 / 6.0) if count >= _MANY else math.inf
+def unthinned_from_sigma(count: int) -> float:
+    """The scale from which this number of users is enough to thin nobody; infinity if there is none."""
+    return _UNTHINNED_SIGMA * (_UNTHINNED_USERS / count) ** (1.0 / 6.0) if count >= _UNTHINNED_USERS else math.inf
 
 
-def plan(ratio: Lognormal, users: int, sample: int | None = None) -> Division | None:
-    """How users are grouped, or None where that does not pay; `sample` is how many of them report, if that is fixed."""
+def grouping(ratio: Lognormal, users: int, sample: int | None = None) -> Division | None:
+    """The division of users into groups, or None where groups do not pay.
+
+    Args:
+        ratio: The ratio of one report.
+        users: Number of users.
+        sample: Number of users drawn, if it is fixed.
+
+    Returns:
+        The division.
+    """
     senders = users * ratio.rate if sample is None else sample
-    if senders < FEW or not _QUIETEST <= ratio.scale <= _NOISIEST:
+    if senders < GROUP_SENDERS_MIN or not _GROUP_SIGMA_MIN <= ratio.scale <= _GROUP_SIGMA_MAX:
         return None
     # With many users the variance decides: thin nobody, and cut places finely to pay for little skew.
-    if counted(users, sample) >= enough(ratio.scale):
+    if crowd_size(users, sample) >= unthinned_from(ratio.scale):
         at, size, cuts = -math.inf, 0.27, tuple(np.linspace(-1.0, 1.0, 9).tolist())
     # With few, large terms matter as well: thinning bounds them, and fewer intervals leave fewer users aside.
     elif ratio.scale < 1.75:
-        at, size, cuts = 1.0, 0.4, _CUTS[0]
+        at, size, cuts = 1.0, 0.4, _FEW_SENDERS_CUTS[0]
     else:
         at = 1.0 if users < 500 and ratio.scale < 2.5 else 0.25 if ratio.rate == 1.0 else 0.0
-        size, cuts = 0.5, _CUTS[int(senders >= 400)]
+        size, cuts = 0.5, _FEW_SENDERS_CUTS[int(senders >= 400)]
     if sample is not None:
         # To keep everybody leaves less to mix, and groups cost the users that are in none.
         return Division(size=max(2, round(min(size, 0.4) * math.sqrt(sample))), cuts=cuts, t=-math.inf, drawn=True)
-    kept = users * Thinning.of(1.0 / ratio.scale, at).q
-    return Division(size=max(2, round(size * math.sqrt(kept / ratio.rate))), cuts=cuts, t=at)
+    hidden = users * Thinning.of(1.0 / ratio.scale, at).q
+    return Division(size=max(2, round(size * math.sqrt(hidden / ratio.rate))), cuts=cuts, t=at)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Grouped:
-    """So many `groups` (and those in none), `aside` users, of `kept` in all, of this chance; v is of law `law`."""
+    """A number of hidden users with its chance: `groups` of them and `aside` users; v has the law numbered `law`."""
 
-    kept: int
+    hidden: int
     aside: int
     law: int
     groups: int
@@ -210,8 +222,8 @@ class Grouped:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Everybody:
-    """Nobody is thinned: `X = (w - v) e^(-r a y + r^2 a^2 / 2) rho`, rho an independent lognormal on nodes."""
+class _Unthinned:
+    """A user without thinning: `X = (w - v) e^(-r a y + r^2 a^2 / 2) rho`, rho an independent lognormal on nodes."""
 
     r: float
     place: float
@@ -219,7 +231,7 @@ class _Everybody:
     chance: FloatArray
 
     @classmethod
-    def of(cls, r: float, place: float, share: float, fine: float) -> _Everybody:
+    def of(cls, r: float, place: float, share: float, fine: float) -> _Unthinned:
         width = r * math.sqrt(1.0 - place**2)
         node, chance = (np.ones(1), np.ones(1)) if width == 0.0 else _lognormal(width, share, fine)
         return cls(r=r, place=place, node=node, chance=chance)
@@ -230,15 +242,14 @@ class _Everybody:
 
     def scale(self, y: FloatArray) -> FloatArray:
         shift = self.r * self.place
-        found: FloatArray = np.exp(-shift * y + 0.5 * shift**2)
-        return found
+        return np.exp(-shift * y + 0.5 * shift**2)
 
     def density(self, y: FloatArray) -> FloatArray:
         return quadrature.normal_density(y - self.r * self.place)[..., None] * self.chance
 
 
 @dataclass(frozen=True, kw_only=True)
-class _End:
+class _ThinnedEnd:
     """A thinned user at x' or opposite to it: ê is a function of y."""
 
     r: float
@@ -250,15 +261,14 @@ class _End:
         return [-self.place * self.thin.t]
 
     def scale(self, y: FloatArray) -> FloatArray:
-        found: FloatArray = (1.0 - self.thin.tau) * np.exp(np.maximum(0.0, -self.r * (self.thin.t + self.place * y)))
-        return found
+        return (1.0 - self.thin.tau) * np.exp(np.maximum(0.0, -self.r * (self.thin.t + self.place * y)))
 
     def density(self, y: FloatArray) -> FloatArray:
         return (quadrature.normal_density(y) / self.scale(y))[..., None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Middle:
+class _ThinnedMiddle:
     """A thinned user elsewhere: 1 / ê has a law given y, on nodes."""
 
     r: float
@@ -267,10 +277,10 @@ class _Middle:
     node: FloatArray
 
     @classmethod
-    def of(cls, r: float, place: float, thin: Thinning, share: float, fine: float) -> _Middle:
+    def of(cls, r: float, place: float, thin: Thinning, share: float, fine: float) -> _ThinnedMiddle:
         # error 2: beyond it 1 / ê has less than `share` of first moment
         last = max(-r * (thin.t + quadrature.quantile(share) - r), 0.1 * r)
-        steps = _finer(_STEP * r * math.sqrt(1.0 - place**2) * np.array([1.0] * 6 + [1.5, 2.0] + [3.0] * 64), fine)
+        steps = _finer(_NODE_STEP * r * math.sqrt(1.0 - place**2) * np.array([1.0] * 6 + [1.5, 2.0] + [3.0] * 64), fine)
         log = np.append(0.0, np.cumsum(steps))
         log = np.append(log[log < last], last)
         return cls(r=r, place=place, thin=thin, node=(1.0 - thin.tau) * np.exp(log))
@@ -293,32 +303,31 @@ class _Middle:
         step = np.diff(self.node)
         # The mean of 1 / ê in a cell says how it is shared; rounding may leave it a little outside.
         right = np.clip((first - self.node[:-1] * total) / step, 0.0, total)
-        found = np.zeros(at.shape)
-        found[..., 0] = special.ndtr(-at[..., 0]) / self.node[0]
-        found[..., -1] = lift[..., 0] * special.ndtr(at[..., -1] - r * side)
-        found[..., :-1] += total - right
-        found[..., 1:] += right
-        found *= quadrature.normal_density(y)[..., None]
-        return found
+        density = np.zeros(at.shape)
+        density[..., 0] = special.ndtr(-at[..., 0]) / self.node[0]
+        density[..., -1] = lift[..., 0] * special.ndtr(at[..., -1] - r * side)
+        density[..., :-1] += total - right
+        density[..., 1:] += right
+        density *= quadrature.normal_density(y)[..., None]
+        return density
 
 
 def _between(at: FloatArray) -> FloatArray:
-    """Normal masses between falling points, each from the tail that it is nearer to."""
+    """Normal masses between falling points, each from its nearer tail."""
     low, high = special.ndtr(at), special.ndtr(-at)
     # A difference of two numbers near 1 has no digits left; one of two small ones has.
-    found: FloatArray = np.where(at[..., 1:] > 0.0, high[..., 1:] - high[..., :-1], low[..., :-1] - low[..., 1:])
-    return found
+    return np.where(at[..., 1:] > 0.0, high[..., 1:] - high[..., :-1], low[..., :-1] - low[..., 1:])
 
 
-_Place = _Everybody | _End | _Middle
+_Place = _Unthinned | _ThinnedEnd | _ThinnedMiddle
 
 
 def _user(r: float, place: float, thin: Thinning, share: float, fine: float) -> _Place:
     if thin.q == 1.0:
-        return _Everybody.of(r, place, share, fine)
+        return _Unthinned.of(r, place, share, fine)
     if abs(place) == 1.0:
-        return _End(r=r, place=place, thin=thin, node=np.ones(1))
-    return _Middle.of(r, place, thin, share, fine)
+        return _ThinnedEnd(r=r, place=place, thin=thin, node=np.ones(1))
+    return _ThinnedMiddle.of(r, place, thin, share, fine)
 
 
 def _gauss(edges: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -328,7 +337,7 @@ def _gauss(edges: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 
 def _finer(steps: FloatArray, fine: float) -> FloatArray:
-    """Each step cut into some, or each two of them taken together."""
+    """Steps `fine` times as fine: cut into parts, or taken together in pairs."""
     if fine < 0.75:
         return np.add.reduceat(steps, np.arange(0, len(steps), 2))
     parts = round(fine)
@@ -338,10 +347,10 @@ def _finer(steps: FloatArray, fine: float) -> FloatArray:
 def _lognormal(width: float, share: float, fine: float) -> tuple[FloatArray, FloatArray]:
     """A lognormal of mean 1, spread on nodes from 0 on."""
     last = width - quadrature.quantile(share)
-    steps = _STEP * np.cumsum(_finer(np.concatenate([[0.5], np.ones(4), 1.4 ** np.arange(1.0, 12.0)]), fine))
+    steps = _NODE_STEP * np.cumsum(_finer(np.concatenate([[0.5], np.ones(4), 1.4 ** np.arange(1.0, 12.0)]), fine))
     ends = np.concatenate([-steps[steps < last - 1.0][::-1], steps[steps < last - 1.0], [last]])
     value = np.append(0.0, np.exp(width * ends - 0.5 * width**2))
-    z, weight = _gauss(np.union1d(np.linspace(-last, last, math.ceil(2.0 * last / _CELL) + 1), ends))
+    z, weight = _gauss(np.union1d(np.linspace(-last, last, math.ceil(2.0 * last / _REPORT_CELL) + 1), ends))
     mass = weight * quadrature.normal_density(z)
     cell = np.searchsorted(ends, z)
     right = (np.exp(width * z - 0.5 * width**2) - value[cell]) / (value[cell + 1] - value[cell])
@@ -370,15 +379,15 @@ def _half_term(user: _Place, v: float, edges: FloatArray) -> tuple[FloatArray, F
 
 
 def _sides(r: float, v: float, share: float, fine: float) -> tuple[FloatArray, FloatArray]:
-    """Edges of cells of reports below and above the one at which w is v."""
+    """Edges of cells of reports below and above the report at which w is v."""
     low, high = quadrature.quantile(share / max(v, 1.0)), r - quadrature.quantile(share)
     z = min(max(root(r, v), low), high)
-    below, above = (np.linspace(a, b, math.ceil(fine * (b - a) / _CELL) + 1) for a, b in ((low, z), (z, high)))
+    below, above = (np.linspace(a, b, math.ceil(fine * (b - a) / _REPORT_CELL) + 1) for a, b in ((low, z), (z, high)))
     return below, above
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Term:
+class _PlaceTerm:
     """X(v) + v - 1 as points and masses; `size` is its mean size where there is a report."""
 
     point: FloatArray
@@ -388,7 +397,9 @@ class _Term:
     cut: float
 
 
-def _term(ratio: Lognormal, halves: Sequence[tuple[FloatArray, FloatArray]], v: float, share: float) -> _Term:
+def _place_term(
+    ratio: Lognormal, halves: Sequence[tuple[FloatArray, FloatArray]], v: float, share: float
+) -> _PlaceTerm:
     r = 1.0 / ratio.scale
     x, mass = (np.concatenate(part) for part in zip(*halves, strict=True))
     rest = max(0.0, 1.0 - float(mass.sum()))
@@ -399,17 +410,20 @@ def _term(ratio: Lognormal, halves: Sequence[tuple[FloatArray, FloatArray]], v: 
     exponent = 2.0 * r * (r - quadrature.quantile(share)) + 3.0 * r**2
     places = 12.0 * 64.0 * (2.0 + exponent) * (1.0 + v) / size * UNIT
     # The rest is what is left of 1: where it is small it is not known to a factor, and its first moment is charged.
-    lost = 0.0 if rest > _SMALL else 2.0**-44 * (1.0 + v)
-    return _Term(
-        point=point, mass=mass, size=size, stretch=8.0 * _QUADRATURE + places,
+    lost = 0.0 if rest > _REST_MIN else 2.0**-44 * (1.0 + v)
+    return _PlaceTerm(
+        point=point,
+        mass=mass,
+        size=size,
+        stretch=8.0 * _QUADRATURE + places,
         cut=ratio.rate * (4.0 * share * max(1.0, v) + lost),
-    )  # fmt: skip
+    )
 
 
-def _terms(
+def _interval_terms(
     ratio: Lognormal, thin: Thinning, cuts: Sequence[float], v: float, share: float, fine: float = 1.0
-) -> list[_Term]:
-    """X(v) + v - 1 of a user between two cuts, for each two."""
+) -> list[_PlaceTerm]:
+    """X(v) + v - 1 of a user in each interval between neighbouring cuts."""
     r = 1.0 / ratio.scale
     # Above 0 the user at the lower end of an interval is the worst one, below 0 that at its upper end.
     below, above = _sides(r, v, share, fine)
@@ -417,20 +431,20 @@ def _terms(
     nothing = np.empty(0), np.empty(0)
     highs = [_half_term(user, v, above) if len(above) > 1 else nothing for user in users[:-1]]
     lows = [_half_term(user, v, below) if len(below) > 1 else nothing for user in users[1:]]
-    return [_term(ratio, halves, v, share) for halves in zip(highs, lows, strict=True)]
+    return [_place_term(ratio, halves, v, share) for halves in zip(highs, lows, strict=True)]
 
 
 # Groups
 
 
-def _merged(points: FloatArray, rows: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Cells in order without the points that two levels share."""
+def _without_repeats(points: FloatArray, rows: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Cells in order, without points that two levels share."""
     # The last point of a level is the first of the next: one point, its masses added.
     first = np.append(True, np.diff(points) > 0.0)
     return points[first], np.add.reduceat(rows, np.flatnonzero(first), axis=1)
 
 
-def _prices(points: FloatArray, rows: FloatArray) -> FloatArray:
+def _prices_of_rows(points: FloatArray, rows: FloatArray) -> FloatArray:
     """Puts below 0, calls from there on, of each law: sums of positive terms."""
     steps = np.diff(points)
     above, below = np.cumsum(rows[:, ::-1], axis=1)[:, ::-1], np.cumsum(rows, axis=1)
@@ -440,79 +454,92 @@ def _prices(points: FloatArray, rows: FloatArray) -> FloatArray:
     return np.where(points < 0.0, puts, calls)
 
 
-def _off(points: FloatArray, rows: FloatArray) -> float:
-    """The largest mean of the laws, as a part of their mean size."""
+def _relative_mean(points: FloatArray, rows: FloatArray) -> float:
+    """The largest mean of the laws, relative to their mean size."""
     return float(np.max(np.abs(rows @ points) / (rows @ np.abs(points))))
 
 
-def largest(points: FloatArray, rows: FloatArray) -> tuple[FloatArray, float]:
-    """The law of the largest prices of some laws of mean 0 on common points, one of which is 0.
+def law_of_largest_prices(points: FloatArray, rows: FloatArray) -> tuple[FloatArray, float]:
+    """The law of the largest prices of several laws of mean 0, and its stretch.
 
-    With it comes a stretch: all of the laws, centred, are below this one, centred and stretched (error 3).
+    All of the laws, centred, are below this one, centred and stretched (error 3).
+
+    Args:
+        points: Increasing points, one of which is 0.
+        rows: Masses over (law, point).
+
+    Returns:
+        Masses of the law at the points, and the stretch.
     """
-    price, here = _prices(points, rows), np.arange(len(points))
+    price, place = _prices_of_rows(points, rows), np.arange(len(points))
     best, top, steps = price.argmax(axis=0), price.max(axis=0), np.diff(points)
     # Where another law leads next to a point, the largest prices bend there by more than those of the one that leads.
     # error 3: all sums of positive terms, so that small prices keep their digits
-    mass = rows[best, here]
-    mass[:-1] += np.maximum(top[1:] - price[best[:-1], here[1:]], 0.0) / steps
-    mass[1:] += np.maximum(top[:-1] - price[best[1:], here[:-1]], 0.0) / steps
+    mass = rows[best, place]
+    mass[:-1] += np.maximum(top[1:] - price[best[:-1], place[1:]], 0.0) / steps
+    mass[1:] += np.maximum(top[:-1] - price[best[1:], place[:-1]], 0.0) / steps
     # Rounding may leave the mass a little off 1; what that takes from a price is found in the comparison below.
     mass /= mass.sum()
-    made, there = _prices(points, mass[None])[0], top > _NOTHING
-    lack = float(np.max(1.0 - made[there] / top[there], initial=0.0))
-    off = _off(points, rows) + _off(points, mass[None])
+    result, occupied = _prices_of_rows(points, mass[None])[0], top > _PRICE_CHARGE
+    lack = float(np.max(1.0 - result[occupied] / top[occupied], initial=0.0))
+    off = _relative_mean(points, rows) + _relative_mean(points, mass[None])
     return mass, 2.0 * lack + 8.0 * off + 64.0 * len(points) * UNIT
 
 
-def _users(
-    ratio: Lognormal, thin: Thinning, cuts: Sequence[tuple[float, ...]], nodes: Nodes, half: int, share: float
+def _interval_batch(
+    ratio: Lognormal, thin: Thinning, cuts: Sequence[tuple[float, ...]], nodes: MixtureNodes, half: int, share: float
 ) -> tuple[Batch, list[int]]:
-    """One user between two of the cuts, for each two and each v; how many laws each v has."""
+    """One term for each v and each interval between cuts, and the number of laws of each v."""
     weight = nodes.weight
-    fine = half / _HALF
-    terms = [_terms(ratio, thin, cut, v, share, fine) for cut, v in zip(cuts, nodes.value.tolist(), strict=True)]
+    fine = half / _GROUP_HALF
+    terms = [
+        _interval_terms(ratio, thin, cut, v, share, fine) for cut, v in zip(cuts, nodes.value.tolist(), strict=True)
+    ]
     kinds = np.array([len(row) for row in terms])
     sizes = np.array([float(np.mean([term.size for term in row])) for row in terms])
     base = base_for(float(weight @ sizes) / float(weight.sum()), half)
-    every = [term for row in terms for term in row]
-    one = batch(
-        [atoms_on_grid(term.point, term.mass, half, base) for term in every], base,
+    all_terms = [term for row in terms for term in row]
+    single = batch(
+        [atoms_on_grid(term.point, term.mass, half, base) for term in all_terms],
+        base,
         weight=np.repeat(weight / kinds, kinds),
-        stretch=[term.stretch for term in every], cut=[term.cut for term in every],
-    )  # fmt: skip
-    return one, kinds.tolist()
+        stretch=[term.stretch for term in all_terms],
+        cut=[term.cut for term in all_terms],
+    )
+    return single, kinds.tolist()
 
 
-def _groups(ratio: Lognormal, thin: Thinning, plan: Division, nodes: Nodes, half: int, share: float) -> Batch:
-    """One group for each v."""
+def _group_batch(
+    ratio: Lognormal, thin: Thinning, grouping: Division, nodes: MixtureNodes, half: int, share: float
+) -> Batch:
+    """The sum of one group for each v."""
     weight = nodes.weight
-    cuts = [plan.cuts_for(chance) for chance in weight.tolist()]
-    one, kinds = _users(ratio, thin, cuts, nodes, half, share)
+    cuts = [grouping.cuts_for(chance) for chance in weight.tolist()]
+    single, kinds = _interval_batch(ratio, thin, cuts, nodes, half, share)
     # All intervals and all v go through the same doublings, on one grid.
-    group = sums_by_count(one, share)(plan.size)
+    group = sums_by_count(single, share)(grouping.size)
     points = in_order(group.points)
     laws, stretch, cut = [], [], []
     for last, kind in zip(np.cumsum(kinds).tolist(), kinds, strict=True):
-        which = slice(last - kind, last)
-        at, rows = _merged(points, np.stack([in_order(law) for law in group.mass[which]]))
+        rows_of_v = slice(last - kind, last)
+        at, rows = _without_repeats(points, np.stack([in_order(law) for law in group.mass[rows_of_v]]))
         # One law above the group wherever it stands; its grid was made for single groups, the next is for their sums.
-        mass, lack = largest(at, rows / rows.sum(axis=1)[:, None])
+        mass, lack = law_of_largest_prices(at, rows / rows.sum(axis=1)[:, None])
         laws.append((at[mass > 0.0], mass[mass > 0.0]))
-        stretch.append((1.0 + float(group.stretch[which].max())) * (1.0 + lack) - 1.0)
-        cut.append(float(group.cut[which].max()) + _NOTHING)
+        stretch.append((1.0 + float(group.stretch[rows_of_v].max())) * (1.0 + lack) - 1.0)
+        cut.append(float(group.cut[rows_of_v].max()) + _PRICE_CHARGE)
     deviations = np.array([float(mass @ np.abs(at)) for at, mass in laws])
     base = base_for(float(weight @ deviations) / float(weight.sum()), half)
     return batch(
         [atoms_on_grid(at, mass, half, base) for at, mass in laws], base, weight=weight, stretch=stretch, cut=cut
-    )  # fmt: skip
+    )
 
 
 # What user 1 looks like among those taken aside
 
 
 @dataclass(frozen=True, kw_only=True)
-class Nodes:
+class MixtureNodes:
     """Values of v; chances of each over (law, value), and what each law has beyond the last.
 
     `weight` is the chance of each value over all laws.
@@ -524,13 +551,13 @@ class Nodes:
     weight: FloatArray
 
     @classmethod
-    def of(cls, laws: Sequence[PricedLaw], parts: Sequence[float], budget: float, fine: float = 1.0) -> Nodes:
+    def of(cls, laws: Sequence[PricedLaw], parts: Sequence[float], budget: float, fine: float = 1.0) -> MixtureNodes:
         """`parts` are the chances of the laws."""
         share = np.array(parts) / math.fsum(parts)
         # Steps of about one deviation cost little: v is the smaller part of f, and its spread adds variances.
         size = 1.25 * float(share @ np.array([float(law.mass @ np.abs(law.gap)) for law in laws]))
-        first, last = min(_start(law, budget) for law in laws), max(_end(law, budget) for law in laws)
-        steps = size * np.cumsum(_finer(np.append(0.5, _STEPS), fine))
+        first, last = min(_first_node(law, budget) for law in laws), max(_last_node(law, budget) for law in laws)
+        steps = size * np.cumsum(_finer(np.append(0.5, _MIXTURE_STEPS), fine))
         # What lies below all other nodes is shared with v = 0, which is far away: they go as far as there is anything.
         below = steps[: 1 + int(np.searchsorted(steps, -first))]
         ends = np.concatenate([-below[below < 0.98][::-1], steps[steps < 0.8 * last], [last]])
@@ -549,42 +576,66 @@ class Nodes:
         return cls(value=1.0 + value, chance=chance, beyond=np.array(beyond), weight=share @ chance)
 
 
-def _start(law: PricedLaw, budget: float) -> float:
-    """Up to where puts are no more than the budget."""
+def _first_node(law: PricedLaw, budget: float) -> float:
+    """The last point at which puts are within the budget."""
     puts = np.append(0.0, np.cumsum(np.cumsum(law.mass[:-1]) * np.diff(law.gap)))
     return float(law.gap[int(np.searchsorted(puts, budget, side="right")) - 1])
 
 
-def _end(law: PricedLaw, budget: float) -> float:
-    """Where calls are no more than the budget."""
+def _last_node(law: PricedLaw, budget: float) -> float:
+    """The first point at which calls are within the budget."""
     tail = np.append(np.cumsum(law.mass[:0:-1])[::-1], 0.0)
     calls = law.infinite + np.append(np.cumsum((tail[:-1] * np.diff(law.gap))[::-1])[::-1], 0.0)
     return float(law.gap[int(np.argmax(calls <= max(budget, 2.0 * law.infinite)))])
 
 
-def prices(
-    ratio: Lognormal, thin: Thinning, plan: Division, aside: Mapping[int, PricedLaw], cases: Sequence[Grouped],
-    lost: float, error: float, half: int, budget: float,
-) -> Prices:  # fmt: skip
-    """Prices of f for cases of these chances, `lost` that of all others; the laws `aside` are above S'."""
+def grouped_prices(
+    ratio: Lognormal,
+    thin: Thinning,
+    grouping: Division,
+    aside: Mapping[int, PricedLaw],
+    cases: Sequence[Grouped],
+    lost: float,
+    error: float,
+    half: int,
+    budget: float,
+) -> Prices:
+    """Prices of f with groups.
+
+    Args:
+        ratio: The ratio of one report.
+        thin: The thinning.
+        plan: How users are grouped.
+        aside: Laws above S', by the keys of the cases.
+        cases: Numbers of hidden users with their chances.
+        lost: The chance of all other numbers.
+        error: Relative error of the chances.
+        half: Number of cells on either side of a level's middle.
+        budget: First moment that each term may lose.
+
+    Returns:
+        Prices at the points of a grid.
+    """
     keys = sorted(aside)
     parts = [math.fsum(case.chance for case in cases if case.law == key) for key in keys]
-    nodes = Nodes.of([aside[key] for key in keys], parts, budget, 2.0 * half / _HALF)
-    one = _groups(ratio, thin, plan, nodes, half, budget)
-    found = sums(one, [case.groups for case in cases], plan.size * budget)
+    nodes = MixtureNodes.of([aside[key] for key in keys], parts, budget, 2.0 * half / _GROUP_HALF)
+    group = _group_batch(ratio, thin, grouping, nodes, half, budget)
+    totals = sums(group, [case.groups for case in cases], grouping.size * budget)
     # Groups that straddle an end of an interval: as many users of whom nothing is known (proposition 5).
-    if plan.lone:
-        user, _ = _users(ratio, thin, [_ANYWHERE] * len(nodes.value), nodes, half, budget)
-        lone = sums_by_count(user, budget)(plan.lone)
-        found = {0: lone, **{count: batch_sum(total, lone, budget) for count, total in found.items()}}
-    laws = {count: total.laws() for count, total in found.items()}
+    if grouping.lone:
+        user, _ = _interval_batch(ratio, thin, [_ANYWHERE] * len(nodes.value), nodes, half, budget)
+        lone = sums_by_count(user, budget)(grouping.lone)
+        totals = {0: lone, **{count: batch_sum(total, lone, budget) for count, total in totals.items()}}
+    laws = {count: total.laws() for count, total in totals.items()}
     laws.setdefault(0, [NO_TERMS] * len(nodes.value))
     mixture = Mixture(cut=lost)
     for case in cases:
-        which = keys.index(case.law)
+        law_place = keys.index(case.law)
         # error 1
-        mixture.cut += 2.0 * case.chance * float(nodes.beyond[which])
-        for v, chance, law in zip(nodes.value.tolist(), nodes.chance[which].tolist(), laws[case.groups], strict=True):
-            mixture.add(case.chance * chance, law, (case.aside + 1) * (v - 1.0), case.kept + 1)
+        mixture.cut += 2.0 * case.chance * float(nodes.beyond[law_place])
+        for v, chance, law in zip(
+            nodes.value.tolist(), nodes.chance[law_place].tolist(), laws[case.groups], strict=True
+        ):
+            mixture.add(case.chance * chance, law, (case.aside + 1) * (v - 1.0), case.hidden + 1)
     # error 4
-    return mixture.prices(error + _CHANCES, half)
+    return mixture.prices(error + _CHANCE_ERROR, half)

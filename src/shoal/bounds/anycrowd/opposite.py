@@ -128,9 +128,9 @@ class Opposite(Round):
     def tuned(self, loss: float) -> Opposite:
         return replace(self, loss=loss)
 
-    def dominates(self, other: Round, rounds: int) -> bool:
+    def dominates(self, round_: Round, rounds: int) -> bool:
         # For the same move it reveals more than the identical crowd does, except for its round-off with many users.
-        return self.mean == other and self.users * rounds <= _DOMINANT_USERS_TIMES_ROUNDS_MAX
+        return self.mean == round_ and self.users * rounds <= _DOMINANT_USERS_TIMES_ROUNDS_MAX
 
     def log_moments(self, orders: FloatArray, direction: Direction, *, quick: bool = False) -> FloatArray:
         raise ValueError("an attack has no upper bound on Rényi divergences")
@@ -151,7 +151,7 @@ class _Scores(Cells):
     error: float
 
     def cells_after(self) -> Cells:
-        """The same masses with the moments for user 1 in D'."""
+        """The masses with the moments for user 1 in D'."""
         return Cells(base=self.base, mass=self.mass, moment=self.moment_after)
 
 
@@ -193,7 +193,7 @@ def _score_of_report(crowd: Opposite, half: int) -> _Scores:
 
 
 def _rebased_scores(a: _Scores, base: int) -> _Scores:
-    """The same sum with level 0 at least as coarse as `base`."""
+    """The sum on a grid whose level 0 is at least as coarse as `base`."""
     if base <= a.base:
         return a
     mass, moment = rebased(_COIN_RULE, a, base)
@@ -221,7 +221,7 @@ def _score_sum(a: _Scores, b: _Scores) -> _Scores:
 
 
 def _clipped_scores(a: _Scores, budget: float) -> _Scores:
-    """The same sum without improbable values at either end, with level 0 fitted to the rest."""
+    """The sum without improbable values at either end, with level 0 fitted to the rest."""
     points = a.points()
     ordered = in_order(points)
     rows = [in_order(values) for values in (a.mass, a.moment, a.moment_after)]

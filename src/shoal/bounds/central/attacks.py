@@ -41,47 +41,67 @@ from shoal.bounds.numeric import LAW_USERS_MAX, UNIT, Direction, FloatArray, Sid
 from shoal.bounds.ratio import Lognormal
 from shoal.bounds.round import Round
 
-_SPAN = 12.0
-"""Outputs are clipped to this many deviations beyond the places where they can have their mean."""
+_OUTPUT_SPAN = 12.0
+"""Number of deviations beyond their possible means at which outputs are clipped."""
 
 _TRIM = 1e-60
-"""What each end of a sum may lose (error 2)."""
+"""Mass that each end of a sum may lose (error 2)."""
 
-_CELLS = 12_000
-"""The most lattice points that a sum of scores may spread over."""
+_LATTICE_MAX = 12_000
+"""The largest number of lattice points for a sum of scores."""
 
-_FINE = 0.3
-"""Scores are rounded to this part of their deviation, if the sum has room for it."""
+_LATTICE_STEP = 0.3
+"""Step of the lattice in deviations of a score, if the sum has room for it."""
 
 _MISSING = 1e-15
-"""What error 2 costs in all, at any eps that is claimed."""
+"""The cost of error 2 at any eps up to `epsilon_max`."""
 
-_EXACT = 1e-9
-"""Cells of the maximum whose masses are not known to this relative error are left out of the test (error 3)."""
+_CELL_ERROR = 1e-9
+"""Relative error of masses above which cells of the maximum are left out of the test (error 3)."""
 
 _CLIPS = np.arange(8.0, 2.0, -1.0)
-"""Deviations above the mean of a marked output at which scores may be clipped: from hardly felt to strong."""
+"""Deviations above the mean of a marked output at which scores may be clipped, from weak to strong."""
 
 
 def cell_masses(cuts: FloatArray, mean: float) -> tuple[FloatArray, float]:
-    """Masses of the cells between rising cuts, and beyond them, of N(mean, 1), and their relative error."""
+    """The masses of N(mean, 1) between cuts and beyond them, and their relative error.
+
+    Args:
+        cuts: Rising points.
+        mean: The mean.
+
+    Returns:
+        One mass more than there are cuts, and the relative error of all.
+    """
     z = cuts - mean
     below, above = special.ndtr(z), special.ndtr(-z)
     # error 1: each difference by the tail in which both of its terms are small.
     inner = np.where(z[1:] <= 0.0, np.diff(below), -np.diff(above))
     size = np.maximum(np.minimum(below[1:], above[:-1]), 1e-300)
-    error = float(np.max(size * (2.0 + z[1:] ** 2) / np.maximum(inner, 1e-300), initial=2.0 + _SPAN**2))
+    error = float(np.max(size * (2.0 + z[1:] ** 2) / np.maximum(inner, 1e-300), initial=2.0 + _OUTPUT_SPAN**2))
     return np.concatenate([below[:1], inner, above[-1:]]), 16.0 * UNIT * error
 
 
 def attack_pair(p: FloatArray, q: FloatArray, error: float, side: Side, direction: Direction, missing: float) -> Pair:
-    """P- and Q-masses of the same outcomes as a pair; from above it is what this very attack shows at most."""
+    """P- and Q-masses of the same outcomes as a pair.
+
+    Args:
+        p: P-masses.
+        q: Q-masses.
+        error: Relative error of the masses.
+        side: "lower" for a bound on privacy, "upper" for the most that this very attack shows.
+        direction: D(P||Q) or D(Q||P).
+        missing: Q-mass that may be missing.
+
+    Returns:
+        The pair, whose losses increase.
+    """
     top, base = (p, q) if direction == "forward" else (q, p)
-    there = (top > 0.0) & (base > 0.0)
+    possible = (top > 0.0) & (base > 0.0)
     sign = 1.0 if side == "upper" else -1.0
     lost = float(top[base <= 0.0].sum()) if side == "upper" else 0.0
     # error 1
-    top, base = top[there] * (1.0 + sign * error), base[there] * (1.0 - sign * error)
+    top, base = top[possible] * (1.0 + sign * error), base[possible] * (1.0 - sign * error)
     loss = np.log(top) - np.log(base)
     order = np.argsort(loss)
     return Pair(side=side, loss=loss[order], base=base[order], top=top[order], infinite=lost + sign * missing)
@@ -89,7 +109,7 @@ def attack_pair(p: FloatArray, q: FloatArray, error: float, side: Side, directio
 
 @dataclass(frozen=True, kw_only=True)
 class Attack(Round):
-    """An attack as a round: what `composition` asks of one."""
+    """An attack on the outputs of all steps, as a round that can be composed."""
 
     scale: float
     steps: int
@@ -113,13 +133,13 @@ class Attack(Round):
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation(Attack):
-    """The sum of scores where `picks` of the `steps` hold the record.
+    """The attack by the sum of scores where `picks` of the `steps` hold the record.
 
     `clipped`: large scores count less, so that the lattice can resolve the small ones; which of both is better depends.
     """
 
     epsilon_max: ClassVar[float] = 90.0
-    """Beyond it nothing is claimed."""
+    """The largest eps at which the attack bounds from below (error 2)."""
 
     picks: int
     clipped: bool = True
@@ -134,16 +154,16 @@ class Allocation(Attack):
         return self
 
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
-        p, q, error = _sums(self)
+        p, q, error = _score_sum_masses(self)
         return attack_pair(p, q, error, side, direction, _MISSING)
 
     def test_error(self, half: int, budget: float) -> tuple[float, float]:
-        return _sums(self)[2], _MISSING
+        return _score_sum_masses(self)[2], _MISSING
 
 
 @functools.lru_cache(maxsize=16)
-def _sums(attack: Allocation) -> tuple[FloatArray, FloatArray, float]:
-    """P- and Q-masses of the sum of all scores on one lattice, and their relative error."""
+def _score_sum_masses(attack: Allocation) -> tuple[FloatArray, FloatArray, float]:
+    """P- and Q-masses of the sum of all scores, and their relative error."""
     quiet, marked, error = _scores(attack)
     rest = _power(quiet, attack.steps - attack.picks)
     q, p = rest.times(_power(quiet, attack.picks)), rest.times(_power(marked, attack.picks))
@@ -155,7 +175,7 @@ def _sums(attack: Allocation) -> tuple[FloatArray, FloatArray, float]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Lattice:
-    """Masses of neighbouring points of a lattice; `error` is what convolutions have added."""
+    """Masses of neighbouring points of a lattice; `error` is the relative error of convolutions."""
 
     start: int
     mass: FloatArray
@@ -166,39 +186,38 @@ class _Lattice:
         return self.start + len(self.mass)
 
     def between(self, start: int, stop: int) -> FloatArray:
-        every = np.zeros(stop - start)
-        every[self.start - start : self.stop - start] = self.mass
-        return every
+        masses = np.zeros(stop - start)
+        masses[self.start - start : self.stop - start] = self.mass
+        return masses
 
-    def times(self, other: _Lattice) -> _Lattice:
-        mass = np.convolve(self.mass, other.mass)
+    def times(self, b: _Lattice) -> _Lattice:
+        mass = np.convolve(self.mass, b.mass)
         # error 2
         low = int(np.searchsorted(np.cumsum(mass), _TRIM))
         high = len(mass) - int(np.searchsorted(np.cumsum(mass[::-1]), _TRIM))
-        error = self.error + other.error + (min(len(self.mass), len(other.mass)) + 8.0) * UNIT
-        return _Lattice(start=self.start + other.start + low, mass=mass[low:high], error=error)
+        error = self.error + b.error + (min(len(self.mass), len(b.mass)) + 8.0) * UNIT
+        return _Lattice(start=self.start + b.start + low, mass=mass[low:high], error=error)
 
 
-def _power(one: _Lattice, count: int) -> _Lattice:
-    """The sum of that many."""
+def _power(score: _Lattice, count: int) -> _Lattice:
+    """The law of the sum of `count` independent scores."""
     total = _Lattice(start=0, mass=np.ones(1))
     if count == 0:
         return total
     for bit in bin(count)[2:]:
         total = total.times(total)
         if bit == "1":
-            total = total.times(one)
+            total = total.times(score)
     return total
 
 
 def _scores(attack: Allocation) -> tuple[_Lattice, _Lattice, float]:
     """One score from N(0, 1) and from N(r, 1), and the relative error of their masses."""
     r, q = 1.0 / attack.scale, attack.picks / attack.steps
-    low, high = -_SPAN, r + _SPAN
+    low, high = -_OUTPUT_SPAN, r + _OUTPUT_SPAN
 
     def score(z: FloatArray) -> FloatArray:
-        found: FloatArray = np.logaddexp(math.log1p(-q), math.log(q) + r * (z - 0.5 * r))
-        return found
+        return np.logaddexp(math.log1p(-q), math.log(q) + r * (z - 0.5 * r))
 
     # A look at the score's law, to choose a lattice: nothing of it enters the masses.
     z = np.linspace(low, high, 4001)
@@ -208,10 +227,10 @@ def _scores(attack: Allocation) -> tuple[_Lattice, _Lattice, float]:
         values = score(np.minimum(z, clip))
         mean = float(values @ quiet)
         deviation = math.sqrt(float((values - mean) ** 2 @ quiet))
-        spread = _spread(values - mean, quiet, marked, attack)
-        if spread <= _CELLS * _FINE * deviation:
+        spread = _range_of_sums(values - mean, quiet, marked, attack)
+        if spread <= _LATTICE_MAX * _LATTICE_STEP * deviation:
             break
-    step, high = max(_FINE * deviation, spread / _CELLS), float(clip)
+    step, high = max(_LATTICE_STEP * deviation, spread / _LATTICE_MAX), float(clip)
     first, last = round(float(values[0]) / step), round(float(values[-1]) / step)
     # The output at which the score is half a step above each lattice point but the last
     bounds = (np.arange(first, last) + 0.5) * step
@@ -220,12 +239,12 @@ def _scores(attack: Allocation) -> tuple[_Lattice, _Lattice, float]:
     # Lattice points that no output reaches, or only clipped ones, are put together with the first or the last.
     keep = (cuts > low) & (cuts < high)
     first, cuts = first + int(np.argmax(keep)), cuts[keep]
-    (one, error), (other, more) = (cell_masses(cuts, mean) for mean in (0.0, r))
-    return _Lattice(start=first, mass=one), _Lattice(start=first, mass=other), max(error, more)
+    (quiet_masses, error), (marked_masses, marked_error) = (cell_masses(cuts, mean) for mean in (0.0, r))
+    return _Lattice(start=first, mass=quiet_masses), _Lattice(start=first, mass=marked_masses), max(error, marked_error)
 
 
-def _spread(score: FloatArray, quiet: FloatArray, marked: FloatArray, attack: Allocation) -> float:
-    """How far apart the sums are that have more than hardly any probability (Chernoff)."""
+def _range_of_sums(score: FloatArray, quiet: FloatArray, marked: FloatArray, attack: Allocation) -> float:
+    """The width of the range in which nearly all sums lie (Chernoff)."""
     ends = []
     for sign in (1.0, -1.0):
         powers = np.geomspace(1e-3, 1e3, 49) / max(float(np.max(sign * score)), 1e-300)
@@ -237,7 +256,7 @@ def _spread(score: FloatArray, quiet: FloatArray, marked: FloatArray, attack: Al
 
 @dataclass(frozen=True, kw_only=True)
 class Maximum(Attack):
-    """The largest of `steps` outputs, one of which has its mean at 2 (P) or 1 (Q) in units of C."""
+    """The attack by the largest of `steps` outputs, one of which has its mean at 2 (P) or 1 (Q)."""
 
     @property
     def ratio(self) -> Lognormal:
@@ -249,16 +268,16 @@ class Maximum(Attack):
 
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
         r = 1.0 / self.scale
-        cuts = np.linspace(-_SPAN, 2.0 * r + _SPAN, 8 * half + 1)
-        (p, one), (q, other) = (_largest(cuts, self.steps, place) for place in (2.0 * r, r))
-        sure = np.maximum(one, other) < _EXACT  # error 3
-        return attack_pair(p[sure], q[sure], _EXACT, side, direction, 0.0)
+        cuts = np.linspace(-_OUTPUT_SPAN, 2.0 * r + _OUTPUT_SPAN, 8 * half + 1)
+        (p, p_error), (q, q_error) = (_maximum_masses(cuts, self.steps, place) for place in (2.0 * r, r))
+        sure = np.maximum(p_error, q_error) < _CELL_ERROR  # error 3
+        return attack_pair(p[sure], q[sure], _CELL_ERROR, side, direction, 0.0)
 
     def test_error(self, half: int, budget: float) -> tuple[float, float]:
-        return _EXACT, 0.0
+        return _CELL_ERROR, 0.0
 
 
-def _largest(cuts: FloatArray, steps: int, place: float) -> tuple[FloatArray, FloatArray]:
+def _maximum_masses(cuts: FloatArray, steps: int, place: float) -> tuple[FloatArray, FloatArray]:
     """Masses of the cells for the largest of `steps` outputs, one of them at `place`, and their relative errors.
 
     With F the law of the maximum, a cell has `F(c') - F(c) = -F(c') expm1(log F(c) - log F(c'))`.

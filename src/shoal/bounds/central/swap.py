@@ -73,16 +73,16 @@ _MASS_ERROR = 1024.0 * UNIT
 """error 1"""
 
 _MOMENT_REACH = 64.0
-"""Rényi orders whose integrals reach further than this, in deviations, get the local bound."""
+"""Reach of integrals, in deviations, beyond which Rényi orders get the local bound."""
 
-_COARSE = 4096
-"""Points from which the panels are laid out."""
+_LAYOUT_POINTS = 4096
+"""Number of points from which the panels are laid out."""
 
 _NOISE_MIN, _NOISE_MIN_OPPOSITE = SCALE_MIN, 0.2
-"""Less noise, where nothing or another record stands in the place of this one, has losses too large to be composed."""
+"""The smallest scales whose losses can be composed, where nothing or another record takes the place of this one."""
 
 _MOMENT_ERROR = 1e-9
-"""More than the rule for moments, and what is left out at its ends, is off by, as a part of a logarithmic moment."""
+"""A relative bound on the error of a logarithmic moment, of its quadrature and of what is cut at the ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class Swap:
 
     @property
     def reversed(self) -> Swap:
-        """Q in the place of P, and the line turned round, so that the loss above 0 rises again."""
+        """The pair with P and Q exchanged and the line reflected, so that losses rise again."""
         return replace(self, place_p=-self.place_q, place_q=-self.place_p, place_out=-self.place_out)
 
     @property
@@ -117,24 +117,31 @@ class Swap:
             share, rest = np.zeros_like(odds), np.full_like(odds, -math.inf)
         # P/Q = 1 + share (e^distance - 1): near loss 0 by its change, elsewhere as a sum of two terms.
         change = np.exp(share) * np.expm1(np.minimum(distance, 700.0))
-        near = np.abs(change) < 0.5
-        found: FloatArray = np.where(near, np.log1p(np.where(near, change, 0.0)), np.logaddexp(rest, share + distance))
-        return found
+        is_small = np.abs(change) < 0.5
+        return np.where(is_small, np.log1p(np.where(is_small, change, 0.0)), np.logaddexp(rest, share + distance))
 
     def density(self, z: FloatArray, place: float) -> FloatArray:
-        """That of P (`place = place_p`) or Q (`place = place_q`)."""
-        found: FloatArray = (1.0 - self.rate) * quadrature.normal_density(z - self.place_out / self.scale)
-        return found + self.rate * quadrature.normal_density(z - place / self.scale)
+        """The density of P (`place = place_p`) or Q (`place = place_q`).
+
+        Args:
+            z: Outputs, in deviations.
+            place: Where the record puts the mean of the output.
+
+        Returns:
+            One density for each output.
+        """
+        absent: FloatArray = (1.0 - self.rate) * quadrature.normal_density(z - self.place_out / self.scale)
+        return absent + self.rate * quadrature.normal_density(z - place / self.scale)
 
     def ends(self, budget: float) -> tuple[float, float]:
-        """Outside of these each of P and Q has less mass than the budget."""
+        """The points outside of which P and Q have less mass than the budget."""
         tail = quadrature.quantile(budget)
         places = [place / self.scale for place in (self.place_p, self.place_q, self.place_out)]
         return min(places) + tail, max(places) - tail
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Panels:
+class _LossPanels:
     """Panels of the line: P-mass, loss of the panel as one, and the losses at its ends, one more than panels."""
 
     top: FloatArray
@@ -146,18 +153,18 @@ class _Panels:
 
 def _places(swap: Swap, low: float, high: float, half: int) -> FloatArray:
     """Points between which losses change by 1/(2 half) of themselves, or of a typical loss where they are smaller."""
-    z = np.linspace(low, high, _COARSE)
+    z = np.linspace(low, high, _LAYOUT_POINTS)
     loss = np.abs(swap.log_ratio(z))
     order = np.argsort(loss)
     total = np.cumsum(swap.density(z, swap.place_p)[order])
     # The median loss under P: below twice of it steps are absolute, or there would be no end of them towards 0.
     typical = float(loss[order][int(np.searchsorted(total, 0.5 * total[-1]))])
     size = np.maximum(0.5 * (loss[1:] + loss[:-1]), max(2.0 * typical, 1e-300))
-    count = np.append(0.0, np.cumsum(2.0 * half * np.abs(np.diff(loss)) / size + half / _COARSE))
+    count = np.append(0.0, np.cumsum(2.0 * half * np.abs(np.diff(loss)) / size + half / _LAYOUT_POINTS))
     return np.interp(np.linspace(0.0, count[-1], math.ceil(count[-1]) + 1), count, z)
 
 
-def _panels(swap: Swap, low: float, high: float, half: int) -> _Panels:
+def _loss_panels(swap: Swap, low: float, high: float, half: int) -> _LossPanels:
     """Panels between two points that lie on one side of the place where the loss is 0."""
     growth = 2.0 * max(abs(swap.place_p), abs(swap.place_q), abs(swap.place_out)) / swap.scale
     cuts = quadrature.panel_edges(low, high, _places(swap, low, high, half), growth)
@@ -165,10 +172,10 @@ def _panels(swap: Swap, low: float, high: float, half: int) -> _Panels:
     # e^-loss is the mean of its values under P above 0, e^loss that under Q below: |loss| beyond the panel's least
     sign, place = (1.0, swap.place_p) if low >= swap.middle else (-1.0, swap.place_q)
     size = np.maximum(sign * swap.log_ratio(z), 0.0)
-    least = size.min(axis=1)
+    size_min = size.min(axis=1)
     mass = weight * swap.density(z, place)
     whole = np.maximum(mass.sum(axis=1), 1e-300)
-    together = least - np.log1p((mass * np.expm1(least[:, None] - size)).sum(axis=1) / whole)
+    merged_size = size_min - np.log1p((mass * np.expm1(size_min[:, None] - size)).sum(axis=1) / whole)
     top = whole if sign > 0.0 else (weight * swap.density(z, swap.place_p)).sum(axis=1)
     distances = abs(swap.place_p - swap.place_q) + abs(swap.place_q - swap.place_out)
     exponents = distances / swap.scale * (abs(low) + abs(high) + growth)
@@ -177,10 +184,10 @@ def _panels(swap: Swap, low: float, high: float, half: int) -> _Panels:
     slope = np.abs(np.diff(ends)) / np.diff(cuts)
     error = 16.0 * UNIT * (16.0 - math.log(swap.rate) + exponents) * np.maximum(np.abs(ends[1:]), np.abs(ends[:-1]))
     error += 16.0 * UNIT * (1.0 + abs(low) + abs(high)) * slope
-    return _Panels(top=top, loss=sign * together, ends=ends, error=error)
+    return _LossPanels(top=top, loss=sign * merged_size, ends=ends, error=error)
 
 
-def _spread(line: _Panels) -> tuple[FloatArray, FloatArray]:
+def _atoms_at_ends(line: _LossPanels) -> tuple[FloatArray, FloatArray]:
     """Losses and P-masses from above: each panel's mass at its two ends."""
     low, width = line.ends[:-1], np.maximum(np.diff(line.ends), 1e-300)
     # error 2: a little more of the mass goes to the upper end, and both ends go up below.
@@ -194,15 +201,15 @@ def _spread(line: _Panels) -> tuple[FloatArray, FloatArray]:
     return line.ends + error, top * (1.0 + _MASS_ERROR)
 
 
-def _merged(line: _Panels) -> tuple[FloatArray, FloatArray]:
+def _atoms_in_panels(line: _LossPanels) -> tuple[FloatArray, FloatArray]:
     """Losses and P-masses from below: each panel as one."""
     return line.loss - line.error, line.top * (1.0 - _MASS_ERROR)
 
 
 @functools.lru_cache(maxsize=32)
-def _gains(swap: Swap, half: int, budget: float) -> _Panels:
+def _gains(swap: Swap, half: int, budget: float) -> _LossPanels:
     """The panels on which the loss is above 0."""
-    return _panels(swap, swap.middle, max(swap.ends(budget)[1], swap.middle + 1.0), half)
+    return _loss_panels(swap, swap.middle, max(swap.ends(budget)[1], swap.middle + 1.0), half)
 
 
 # Rounds, as `composition` knows them
@@ -210,14 +217,14 @@ def _gains(swap: Swap, half: int, budget: float) -> _Panels:
 
 @dataclass(frozen=True, kw_only=True)
 class _OnTheLine(Round):
-    """What both kinds of rounds share: the record in the clear is one report that moves from `place_q` to `place_p`."""
+    """A round on the line; the record in the clear is one report that moves from `place_q` to `place_p`."""
 
     swap: Swap
 
     @property
     def is_in_range(self) -> bool:
-        least = _NOISE_MIN if self.swap.place_out == 0.0 else _NOISE_MIN_OPPOSITE
-        return least <= self.swap.scale and self.ratio.scale <= SCALE_MAX and self.swap.rate >= LAW_RATE_MIN
+        noise_min = _NOISE_MIN if self.swap.place_out == 0.0 else _NOISE_MIN_OPPOSITE
+        return noise_min <= self.swap.scale and self.ratio.scale <= SCALE_MAX and self.swap.rate >= LAW_RATE_MIN
 
     @property
     def ratio(self) -> Lognormal:
@@ -237,18 +244,18 @@ class _OnTheLine(Round):
 
 @dataclass(frozen=True, kw_only=True)
 class Worst(_OnTheLine):
-    """The pair that dominates: losses above 0 as in `swap`, below 0 as with `place_out_below` for its `place_out`."""
+    """The pair that dominates: losses above 0 are those of `swap`, losses below 0 those with `place_out_below`."""
 
     place_out_below: float
 
-    def _ways(self, direction: Direction) -> tuple[Swap, Swap]:
-        """The pair whose losses above 0 count, and that whose losses above 0, mirrored, are those below."""
-        here, there = self.swap, replace(self.swap, place_out=self.place_out_below).reversed
-        return (here, there) if direction == "forward" else (there, here)
+    def _swaps(self, direction: Direction) -> tuple[Swap, Swap]:
+        """The pair with the losses above 0, and the pair whose losses above 0, mirrored, are those below."""
+        forward_swap, reverse_swap = self.swap, replace(self.swap, place_out=self.place_out_below).reversed
+        return (forward_swap, reverse_swap) if direction == "forward" else (reverse_swap, forward_swap)
 
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
-        up, down = (_gains(swap, half, budget) for swap in self._ways(direction))
-        atoms = _spread if side == "upper" else _merged
+        up, down = (_gains(swap, half, budget) for swap in self._swaps(direction))
+        atoms = _atoms_at_ends if side == "upper" else _atoms_in_panels
         (gains, top), (losses, mirrored) = atoms(up), atoms(down)
         under = mirrored * np.exp(-losses)
         if side == "upper":
@@ -257,24 +264,24 @@ class Worst(_OnTheLine):
         else:
             rest, infinite = self._rest(direction), 0.0
         rest = max(rest, 0.0) * (1.0 + (_MASS_ERROR if side == "upper" else -_MASS_ERROR))
-        loss, every = np.concatenate([-losses[::-1], [0.0], gains]), np.concatenate([under[::-1], [rest], top])
-        there = every > 0.0
-        loss, every = loss[there], every[there]
+        loss, mass = np.concatenate([-losses[::-1], [0.0], gains]), np.concatenate([under[::-1], [rest], top])
+        occupied = mass > 0.0
+        loss, mass = loss[occupied], mass[occupied]
         # Moved ends of both halves may pass each other around 0.
         order = np.argsort(loss, kind="stable")
-        loss, every = loss[order], every[order]
-        return Pair(side=side, loss=loss, base=every * np.exp(-loss), top=every, infinite=infinite)
+        loss, mass = loss[order], mass[order]
+        return Pair(side=side, loss=loss, base=mass * np.exp(-loss), top=mass, infinite=infinite)
 
     def _rest(self, direction: Direction) -> float:
         """The mass of loss 0, too small by its rounding: neither above 0, nor (as base mass of the mirror) below."""
-        up, down = self._ways(direction)
-        every = [float(special.ndtr(place / up.scale - up.middle)) for place in (up.place_out, up.place_p)]
+        up, down = self._swaps(direction)
+        direct = [float(special.ndtr(place / up.scale - up.middle)) for place in (up.place_out, up.place_p)]
         mirror = [float(special.ndtr(place / down.scale - down.middle)) for place in (down.place_out, down.place_q)]
-        return 1.0 - (1.0 - up.rate) * (every[0] + mirror[0]) - up.rate * (every[1] + mirror[1]) - 64.0 * UNIT
+        return 1.0 - (1.0 - up.rate) * (direct[0] + mirror[0]) - up.rate * (direct[1] + mirror[1]) - 64.0 * UNIT
 
     def limited(self) -> Worst:
-        most = SCALE_MAX * (self.swap.place_p - self.swap.place_q)
-        return replace(self, swap=replace(self.swap, scale=min(self.swap.scale, most)))
+        scale_max = SCALE_MAX * (self.swap.place_p - self.swap.place_q)
+        return replace(self, swap=replace(self.swap, scale=min(self.swap.scale, scale_max)))
 
     def log_moments(self, orders: FloatArray, direction: Direction, *, quick: bool = False) -> FloatArray:
         """`log E[S^L]` of the dominating pair by quadrature, or of the record and its coin in the clear.
@@ -282,17 +289,17 @@ class Worst(_OnTheLine):
         `E[S^L] - 1` is the mean of `S^L - 1 - L (S - 1)`, as S has mean 1: terms of one sign.
         """
         local = replace(self.ratio, rate=self.swap.rate).log_moments(orders) * (1.0 + _MOMENT_ERROR)
-        ways = self._ways(direction)
+        swaps = self._swaps(direction)
         # The loss rises no faster than this with the output, so that integrals of e^((L-1) loss) end so far out.
-        steepest = max(way.place_p - min(way.place_q, way.place_out) for way in ways) / self.swap.scale
+        steepest = max(swap.place_p - min(swap.place_q, swap.place_out) for swap in swaps) / self.swap.scale
         reach = (orders + 2.0) * steepest
-        found = local.copy()
+        bounds = local.copy()
         for place in np.flatnonzero(reach <= _MOMENT_REACH).tolist():
             # In powers of two, so that orders share their nodes.
-            far = 2.0 ** math.ceil(math.log2(reach[place]))
-            excess = _excess(tuple(_moment_nodes(way, far) for way in ways), float(orders[place]))
-            found[place] = min(local[place], float(np.logaddexp(0.0, excess)) * (1.0 + _MOMENT_ERROR))
-        return found
+            end = 2.0 ** math.ceil(math.log2(reach[place]))
+            excess = _excess(tuple(_moment_nodes(swap, end) for swap in swaps), float(orders[place]))
+            bounds[place] = min(local[place], float(np.logaddexp(0.0, excess)) * (1.0 + _MOMENT_ERROR))
+        return bounds
 
 
 @functools.lru_cache(maxsize=16)
@@ -318,8 +325,8 @@ def _excess(nodes: tuple[tuple[FloatArray, FloatArray], ...], order: float) -> f
     down = np.exp(_log_bend(-order * loss)) - order * np.exp(_log_bend(-loss))
     with np.errstate(divide="ignore"):
         terms = np.concatenate([up + top, np.log(np.maximum(down, 0.0)) + mirrored])
-    most = float(terms.max())
-    return most + math.log(float(np.exp(terms - most).sum()))
+    term_max = float(terms.max())
+    return term_max + math.log(float(np.exp(terms - term_max).sum()))
 
 
 def _log_bend(x: FloatArray) -> FloatArray:
@@ -339,7 +346,7 @@ class Real(_OnTheLine):
 
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
         low, high = self.swap.ends(budget)
-        lines = [_panels(self.swap, *ends, half) for ends in ((low, self.swap.middle), (self.swap.middle, high))]
+        lines = [_loss_panels(self.swap, *ends, half) for ends in ((low, self.swap.middle), (self.swap.middle, high))]
         loss, top, error = (np.concatenate([getattr(x, name) for x in lines]) for name in ("loss", "top", "error"))
         if direction == "reverse":
             # The same panels with P and Q exchanged: an attack looks at tests of both directions, and those of other
@@ -353,8 +360,8 @@ class Real(_OnTheLine):
                 top * (1.0 + 8.0 * _MASS_ERROR) * np.exp(2.0 * error),
                 2.0 * budget,
             )
-        there = top > 0.0
-        loss, top = loss[there], top[there]
+        occupied = top > 0.0
+        loss, top = loss[occupied], top[occupied]
         order = np.argsort(loss)
         loss, top = loss[order], top[order]
         return Pair(side=side, loss=loss, base=top * np.exp(-loss), top=top, infinite=infinite)

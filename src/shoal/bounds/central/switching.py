@@ -41,36 +41,39 @@ from shoal.bounds.numeric import UNIT, Direction, FloatArray, Side
 from shoal.bounds.ratio import Lognormal
 
 STEPS_MAX = 64
-"""With more steps a crowd that stays opposite shows as much, and is known more finely."""
+"""The largest number of steps at which the attack is worth its time.
+
+With more steps a crowd that stays opposite shows as much, and is computed more finely.
+"""
 
 _SCALE_MIN = 0.3
-"""With less noise the largest output says nearly all there is to say."""
+"""Below this scale the largest output shows nearly everything that there is to see."""
 
-_PLACES = (-1.0, 1.0)
-"""Where the crowd may be, along x'."""
+_CROWD_PLACES = (-1.0, 1.0)
+"""Places along x' between which the crowd switches."""
 
-_SPAN = 9.0
+_REPORT_SPAN = 9.0
 """Outputs are clipped to this many deviations beyond the places where they can have their mean."""
 
-_PANEL = 1.0 / 16.0
-"""How wide the panels are, in deviations of an output."""
+_OUTPUT_PANEL = 1.0 / 16.0
+"""Width of the panels, in deviations of an output."""
 
-_CELLS = 400
+_SUM_POINTS = 400
 """Points of the sum on either side of 0."""
 
-_FINEST = 0.05
-"""Points are about evenly spaced up to this part of a score's mean size, and in equal ratios beyond."""
+_EVEN_PART = 0.05
+"""Up to this part of a score's mean size points are about evenly spaced; beyond it their ratios are equal."""
 
-_FARTHEST = 12.0
-"""A sum of e^12 times the mean of all scores says all there is to say."""
+_LOG_SUM_MAX = 12.0
+"""A sum of e^12 times the mean of all scores decides the test, so larger ones are clipped."""
 
-_TINY = 1e-200
-"""Cells with less mass are not looked at (error 2)."""
+_MASS_MIN = 1e-200
+"""Cells with less mass are left out of all tests (error 2)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Switching(Attack):
-    """One epoch, everybody else on one side or the other; `loss` is log t of the rule."""
+    """The attack on one epoch whose crowd switches sides; `loss` is log t of its rule."""
 
     loss: float = 0.0
 
@@ -80,7 +83,7 @@ class Switching(Attack):
 
     @property
     def is_felt(self) -> bool:
-        """Whether it may show more than other attacks."""
+        """Whether this attack may show more than others."""
         return 1 < self.steps <= STEPS_MAX and self.scale >= _SCALE_MIN
 
     def limited(self) -> Switching:
@@ -101,7 +104,7 @@ class Switching(Attack):
 
 @dataclass(frozen=True, kw_only=True)
 class _Sums:
-    """Masses of the last sum in D' and in D, their relative error, and what was not looked at."""
+    """Masses of the last sum in D' and in D, their relative error, and the mass that was left out."""
 
     moved: FloatArray
     still: FloatArray
@@ -110,8 +113,8 @@ class _Sums:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Step:
-    """How one step moves the sum while the crowd is at one place: matrices from sum to sum.
+class _SumStep:
+    """The transition matrices of the sum in one step, for one place of the crowd.
 
     `crowd` is for an output of theirs, `still` and `moved` for record 1's in D and in D'.
     """
@@ -124,6 +127,7 @@ class _Step:
 
 @functools.lru_cache(maxsize=8)
 def _last_sum(attack: Switching) -> _Sums:
+    """The laws of the sum after the last step, with and without record 1's move."""
     points, steps = _steps(attack)
     rule = _rule(points, steps, attack.steps)
     crowd, still, moved = (np.zeros(len(points)) for _ in range(3))
@@ -132,23 +136,25 @@ def _last_sum(attack: Switching) -> _Sums:
     for choice in rule:
         after = [np.zeros(len(points)) for _ in range(3)]
         for number, step in enumerate(steps):
-            here = choice == number
-            after[0] += (crowd * here) @ step.crowd
-            after[1] += (still * here) @ step.crowd + (crowd * here) @ step.still
-            after[2] += (moved * here) @ step.crowd + (crowd * here) @ step.moved
+            is_chosen = choice == number
+            after[0] += (crowd * is_chosen) @ step.crowd
+            after[1] += (still * is_chosen) @ step.crowd + (crowd * is_chosen) @ step.still
+            after[2] += (moved * is_chosen) @ step.crowd + (crowd * is_chosen) @ step.moved
         crowd, still, moved = after
     # error 1
-    one = max(step.error for step in steps) + (4.0 * len(points) + 64.0) * UNIT
-    sure = (still > _TINY) & (moved > _TINY)  # error 2
+    step_error = max(step.error for step in steps) + (4.0 * len(points) + 64.0) * UNIT
+    sure = (still > _MASS_MIN) & (moved > _MASS_MIN)  # error 2
     still, moved = still / attack.steps, moved / attack.steps
     return _Sums(
-        moved=moved[sure], still=still[sure], error=math.expm1(1.01 * attack.steps * one),
+        moved=moved[sure],
+        still=still[sure],
+        error=math.expm1(1.01 * attack.steps * step_error),
         skipped=float(still[~sure].sum() + moved[~sure].sum()),
-    )  # fmt: skip
+    )
 
 
-def _rule(points: FloatArray, steps: list[_Step], count: int) -> list[FloatArray]:
-    """Which place is best for each sum, from the first step on."""
+def _rule(points: FloatArray, steps: list[_SumStep], count: int) -> list[FloatArray]:
+    """The number of the best place for each sum, from the first step on."""
     value, choices = np.maximum(points, 0.0), []
     for _ in range(count):
         values = np.stack([step.crowd @ value for step in steps])
@@ -157,39 +163,39 @@ def _rule(points: FloatArray, steps: list[_Step], count: int) -> list[FloatArray
     return choices[::-1]
 
 
-def _steps(attack: Switching) -> tuple[FloatArray, list[_Step]]:
-    """The points of the sum, and what a step does for each place of the crowd."""
+def _steps(attack: Switching) -> tuple[FloatArray, list[_SumStep]]:
+    """The points of the sum, and its transition matrices for each place of the crowd."""
     r, t = 1.0 / attack.scale, math.exp(attack.loss)
     scores, masses, errors = [], [], []
-    for place in _PLACES:
+    for place in _CROWD_PLACES:
         # Where record 1 is in D and in D', seen from the crowd.
         still, moved = -place * r, (1.0 - place) * r
-        low, high = min(still, 0.0) - _SPAN, max(moved, 0.0) + _SPAN
-        cuts = np.linspace(low, high, math.ceil((high - low) / _PANEL) + 1)
+        low, high = min(still, 0.0) - _REPORT_SPAN, max(moved, 0.0) + _REPORT_SPAN
+        cuts = np.linspace(low, high, math.ceil((high - low) / _OUTPUT_PANEL) + 1)
         middle = np.concatenate([[low], 0.5 * (cuts[1:] + cuts[:-1]), [high]])
         scores.append(np.exp(moved * middle - 0.5 * moved**2) - t * np.exp(still * middle - 0.5 * still**2))
-        each = [cell_masses(cuts, mean) for mean in (0.0, still, moved)]
-        masses.append([mass for mass, _ in each])
-        errors.append(max(error for _, error in each))
+        masses_by_mean = [cell_masses(cuts, mean) for mean in (0.0, still, moved)]
+        masses.append([mass for mass, _ in masses_by_mean])
+        errors.append(max(error for _, error in masses_by_mean))
     points = _sum_points(attack, scores[0], masses[0][0])
     steps = []
     for score, rows, error in zip(scores, masses, errors, strict=True):
         crowd, still_matrix, moved_matrix = _matrices(points, score, rows)
-        steps.append(_Step(crowd=crowd, still=still_matrix, moved=moved_matrix, error=error))
+        steps.append(_SumStep(crowd=crowd, still=still_matrix, moved=moved_matrix, error=error))
     return points, steps
 
 
 def _sum_points(attack: Switching, score: FloatArray, mass: FloatArray) -> FloatArray:
-    """Points of the sum: about evenly spaced near 0, then in about equal ratios."""
+    """The points of the sum, about evenly spaced near 0 and in about equal ratios beyond."""
     t = math.exp(attack.loss)
-    finest = _FINEST * float(mass @ np.abs(score - (1.0 - t)))
-    most = attack.steps * min(float(np.abs(score).max()), max(t, 1.0) * math.exp(_FARTHEST))
-    step = math.asinh(most / finest) / _CELLS
-    return finest * np.sinh(np.arange(-_CELLS, _CELLS + 1) * step)
+    finest = _EVEN_PART * float(mass @ np.abs(score - (1.0 - t)))
+    farthest = attack.steps * min(float(np.abs(score).max()), max(t, 1.0) * math.exp(_LOG_SUM_MAX))
+    step = math.asinh(farthest / finest) / _SUM_POINTS
+    return finest * np.sinh(np.arange(-_SUM_POINTS, _SUM_POINTS + 1) * step)
 
 
 def _matrices(points: FloatArray, score: FloatArray, rows: list[FloatArray]) -> list[FloatArray]:
-    """From sum to sum, for each of these laws of the output; all are rounded by the same coins."""
+    """Transition matrices for several laws of the output, all rounded by the same coins."""
     size = len(points)
     after = np.clip(points[:, None] + score, points[0], points[-1])
     cell = np.clip(np.searchsorted(points, after, side="right") - 1, 0, size - 2)
@@ -197,7 +203,8 @@ def _matrices(points: FloatArray, score: FloatArray, rows: list[FloatArray]) -> 
     index = (np.arange(size)[:, None] * size + cell).ravel()
     matrices = []
     for row in rows:
-        matrix = np.bincount(index, ((1.0 - right) * row).ravel(), size**2)
+        matrix = np.zeros(size**2)
+        matrix += np.bincount(index, ((1.0 - right) * row).ravel(), size**2)
         matrix += np.bincount(index + 1, (right * row).ravel(), size**2)
         matrices.append(matrix.reshape(size, size))
     return matrices
