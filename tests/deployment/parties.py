@@ -18,7 +18,7 @@ from shoal.deployment.analyst.service import analyst_app
 from shoal.deployment.analyst_client import AnalystClient
 from shoal.deployment.client import sealed_reports
 from shoal.deployment.journal import Journal
-from shoal.deployment.node import REFUSALS, Node
+from shoal.deployment.node import REFUSALS, Node, endorsement_terms, settings_digest, settings_fingerprint
 from shoal.deployment.report import opening_terms, report_values, seal, unseal
 from shoal.deployment.shuffler import Shuffler
 from shoal.deployment.state import join_task
@@ -50,8 +50,14 @@ def opened(sealed, *, task=TASK, round_number, key, longest=None):
 
 def signed(desk, number, *, size=12, signer=None, key=None, model=1.0):
     """The analyst's signature under a round whose model is all ones."""
-    content = opening_terms(desk.node.task, number, np.full(size, model), (key or desk.key).public_key())
+    content = opening_terms(desk.node.fingerprint, number, np.full(size, model), (key or desk.key).public_key())
     return (signer or desk.signer).sign(content)
+
+
+def endorsed(signer, options):
+    """The signer's endorsement of settings."""
+    digest = settings_digest(options["task"], epoch=options["epoch"], sealing=options["keys"])
+    return signer.sign(endorsement_terms(settings_fingerprint(options["signer"], digest)))
 
 
 class Desk:
@@ -72,7 +78,8 @@ class Desk:
                 "rounds": 5,
                 "state": folder / "state",
             }
-            self.node = Node(**{**options, "secret": given, **fields})
+            options |= {"secret": given, **fields}
+            self.node = Node(**options, endorsement=endorsed(self.signer, options))
         else:
             self.node = home.node(secret=given, **fields)
         self.path = folder / f"node-{secrets.token_hex(4)}.toml"
@@ -90,7 +97,9 @@ class Desk:
         sent = RecordDict(
             {
                 "arrays": ArrayRecord({"w": Array(np.ones(size, np.float32))}),
-                "config": ConfigRecord({"round": number, "opening": signature, **config}),
+                "config": ConfigRecord(
+                    {"round": number, "opening": signature, "fingerprint": self.node.fingerprint, **config}
+                ),
             }
         )
         message = Message(sent, dst_node_id=77, message_type=kind)

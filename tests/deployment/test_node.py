@@ -285,16 +285,17 @@ def test_a_node_without_settings_says_what_to_do(desk, monkeypatch, caplog):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "must have epoch, keys, rounds, secret, signer, state and a table"),
+        ("", "must have endorsement, epoch, keys, rounds, secret, signer, state and a table"),
         ("x = = 1", "must be a TOML file that can be read"),
         (
-            'keys = ["x"]\nepoch = 1\nsigner = "x"\nrounds = 1\nstate = "s"\nsecret = "s"\n[task]\nname = "a"\n',
+            'keys = ["x"]\nepoch = 1\nsigner = "x"\nendorsement = "x"\nrounds = 1\nstate = "s"\nsecret = "s"\n'
+            '[task]\nname = "a"\n',
             "must have clip, corrupt, crowd, delta, dimension, epsilon, minimum, name, noise, rate, sigma, got name",
         ),
         (
-            'keys = 1\nepoch = 1\nsigner = "x"\nrounds = 1\nstate = "s"\nsecret = "s"\n[task]\n'
+            'keys = 1\nepoch = 1\nsigner = "x"\nendorsement = "x"\nrounds = 1\nstate = "s"\nsecret = "s"\n[task]\n'
             + "".join(f"{f} = 1\n" for f in Task.__dataclass_fields__),
-            "must have texts for secret, state and signer, and a list of keys",
+            "must have texts for secret, state, signer and endorsement, and a list of keys",
         ),
     ],
 )

@@ -8,16 +8,21 @@ import threading
 import numpy as np
 import pytest
 
-from deployment.parties import OCTETS, TASK, TestClient, batch, close_round, settle, setup, task, vectors
+from deployment.parties import OCTETS, TestClient, batch, close_round, settle, setup, task, vectors
+from shoal.deployment import keys
 from shoal.deployment.analyst.service import analyst_app
+from shoal.deployment.node import settings_fingerprint
 from shoal.deployment.report import opening_terms
 
 
 def test_the_service_closes_a_round(web, home):
     asked = web.post("/v1/rounds").json()
     signature = base64.b64decode(asked.pop("opening"))
+    signer = keys.signing_key(asked.pop("signer"))
+    assert settings_fingerprint(signer, bytes.fromhex(asked.pop("settings"))) == home.fingerprint
     assert asked == {"round": 1, "length": 113, "dimension": 12, "minimum": 3}
-    home.signer.public_key().verify(signature, opening_terms(TASK, 1, np.zeros(12), home.key(1).public_key()))
+    signer.verify(signature, opening_terms(home.fingerprint, 1, np.zeros(12), home.key(1).public_key()))
+    assert signer == home.signer.public_key()
     assert web.get("/v1/rounds/1/model").content == bytes(48)
     body = batch(home, 1, vectors(1, 2, 3))
     first = web.put("/v1/rounds/1/reports", content=body, headers=OCTETS)

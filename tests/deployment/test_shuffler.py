@@ -16,7 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 
 from shoal.deployment import files, keys
 from shoal.deployment.analyst import Analyst
-from shoal.deployment.analyst_client import AnalystClient, OpenRound
+from shoal.deployment.analyst_client import AnalystClient
 from shoal.deployment.errors import AnalystError
 from shoal.deployment.journal import Journal
 from shoal.deployment.shuffler import Shuffler
@@ -168,8 +168,7 @@ def test_a_shuffler_that_dies_while_collecting_asks_again_and_gets_the_same(tmp_
                 raise KeyboardInterrupt
             yield reply
 
-    signature = home.signature()[1]
-    strategy._open_round = OpenRound(round_number=1, length=TASK.length, dimension=12, signature=signature)
+    strategy._open_round = LocalAnalyst(home).open_round()
     arrays = ArrayRecord({"w": Array(np.zeros((3, 4), np.float32))})
     replies = strategy._replies(nodes, strategy.configure_train(1, arrays, ConfigRecord(), nodes))
     with pytest.raises(KeyboardInterrupt):

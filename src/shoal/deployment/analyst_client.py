@@ -12,11 +12,13 @@ from typing import Any
 
 import httpx
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from shoal import _validate
-from shoal.deployment import files
+from shoal.deployment import files, keys
 from shoal.deployment.errors import AnalystError, RefusedBatchError
 from shoal.deployment.log import LOG
+from shoal.deployment.node import settings_fingerprint
 from shoal.errors import InvalidInput
 
 SEND_BLOCK = 1 << 20
@@ -31,7 +33,14 @@ class OpenRound:
     length: int
     dimension: int
     signature: bytes = b""
+    signer: Ed25519PublicKey | None = None
+    settings: bytes = b""
     reason: str = ""
+
+    @property
+    def fingerprint(self) -> bytes:
+        """That of the settings for which the round is opened."""
+        return b"" if self.signer is None else settings_fingerprint(self.signer, self.settings)
 
 
 class AnalystClient:
@@ -68,6 +77,8 @@ class AnalystClient:
             length=answer.get("length", 0),
             dimension=answer.get("dimension", 0),
             signature=base64.b64decode(answer.get("opening", "")),
+            signer=keys.signing_key(answer["signer"]) if "signer" in answer else None,
+            settings=bytes.fromhex(answer.get("settings", "")),
             reason=answer.get("detail", ""),
         )
 

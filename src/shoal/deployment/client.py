@@ -47,6 +47,7 @@ from shoal.deployment.node import (
     NO_TRAINING,
     OTHER_FAILURE,
     OTHER_MODEL,
+    OTHER_SETTINGS,
     REFUSALS,
     SPENT,
     UNSIGNED,
@@ -66,8 +67,10 @@ NODE_FILE = "SHOAL_NODE"
 """Environment variable with the same meaning, for Flower's simulation, which has no node configuration."""
 ARRAYS, CONFIG, SEALED = "arrays", "config", "report"
 """Records of a message: model and round on the way out, the sealed report on the way back."""
-ROUND, SIGNATURE = "round", "opening"
-"""Entries of the configuration: the round, and the analyst's signature under its opening."""
+ROUND, SIGNATURE, FINGERPRINT = "round", "opening", "fingerprint"
+"""Entries of the configuration: the round, the analyst's signature under its opening, and that of which settings."""
+SETTINGS, ENDORSEMENT = "settings", "endorsement"
+"""The record, and its other entry, by which a node shows that it was given other settings."""
 COIN_BITS = 128
 """Enough for a coin whose probability is exactly `rate`, for every rate that a `Task` may have."""
 
@@ -92,7 +95,12 @@ def sealed_reports(message: Message, context: Context, call_next: App) -> Messag
         reply = Message(RecordDict({SEALED: ConfigRecord({"sealed": sealed})}), reply_to=message)
     except NodeError as refusal:
         LOG.error("this node does not report: %s", refusal)
-        reply = Message(Error(code=refusal.code, reason=REFUSALS[refusal.code]), reply_to=message)
+        if refusal.code == OTHER_SETTINGS:
+            # With the analyst's own signature, so that the shuffler need not take a node's word for it.
+            shown = ConfigRecord({FINGERPRINT: node.fingerprint, ENDORSEMENT: node.endorsement})
+            reply = Message(RecordDict({SETTINGS: shown}), reply_to=message)
+        else:
+            reply = Message(Error(code=refusal.code, reason=REFUSALS[refusal.code]), reply_to=message)
     except Exception:
         LOG.exception("this node does not report")
         reply = Message(Error(code=OTHER_FAILURE, reason=REFUSALS[OTHER_FAILURE]), reply_to=message)
@@ -103,7 +111,13 @@ def sealed_reports(message: Message, context: Context, call_next: App) -> Messag
 
 def _round_answer(message: Message, context: Context, call_next: App, node: Node, member: int | str | None) -> bytes:
     """The sealed answer to a message; `NodeError` if this node does not report."""
-    round_number, arrays, signature = _parsed(message)
+    round_number, arrays, signature, fingerprint = _parsed(message)
+    if fingerprint != node.fingerprint:
+        raise NodeError(
+            OTHER_SETTINGS,
+            f"the round is opened for settings of another fingerprint than {node.fingerprint.hex()}: compare it with "
+            "the analyst's, the shuffler's and other owners'",
+        )
     size = sum(array.size for array in arrays)
     if size != node.task.dimension:
         raise NodeError(OTHER_MODEL, f"the model must have {node.task.dimension} numbers on this node, got {size}")
@@ -133,17 +147,17 @@ def _round_answer(message: Message, context: Context, call_next: App, node: Node
     return answer
 
 
-def _parsed(message: Message) -> tuple[int, list[Any], object]:
-    """Round, model and signature of a message."""
+def _parsed(message: Message) -> tuple[int, list[Any], object, object]:
+    """Round, model, signature and fingerprint of a message."""
     if message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
         raise NodeError(NO_TRAINING, f"a message must be of type train, got {message.metadata.message_type!r}")
     try:
         config = message.content.config_records[CONFIG]
-        round_number, signature = checked_round(config[ROUND]), config[SIGNATURE]
+        round_number, signature, fingerprint = checked_round(config[ROUND]), config[SIGNATURE], config[FINGERPRINT]
         arrays = [array.numpy() for array in message.content.array_records[ARRAYS].values()]
     except (KeyError, TypeError, ValueError) as error:
         raise NodeError(NO_TRAINING, f"a message must have a model, a round and its signature: {error!r}") from None
-    return round_number, arrays, signature
+    return round_number, arrays, signature, fingerprint
 
 
 def _check_signature(node: Node, round_number: int, arrays: list[Any], signature: object) -> None:
@@ -151,7 +165,7 @@ def _check_signature(node: Node, round_number: int, arrays: list[Any], signature
     if round_number > len(node.keys) * node.epoch:
         raise NodeError(SPENT, f"round must be one for which this node has a key, got {round_number}")
     model = np.concatenate([np.asarray(array).ravel().astype("<f4") for array in arrays])
-    terms = opening_terms(node.task, round_number, model, node.key(round_number))
+    terms = opening_terms(node.fingerprint, round_number, model, node.key(round_number))
     try:
         node.signer.verify(signature if isinstance(signature, bytes) else b"", terms)
     except InvalidSignature:

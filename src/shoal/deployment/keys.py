@@ -28,6 +28,11 @@ from shoal.deployment.errors import DamagedError
 from shoal.errors import InvalidInput
 
 VALID_DAYS = 90
+KEY_BYTES = 32
+FIELD = 2**255 - 19
+"""The prime of Curve25519."""
+EDWARDS = -121665 * pow(121666, -1, FIELD) % FIELD
+"""The constant d of Ed25519's curve -x^2 + y^2 = 1 + d x^2 y^2 (RFC 8032, section 5.1)."""
 
 
 def write_secret(path: Path, content: bytes) -> None:
@@ -79,17 +84,21 @@ def public_text(key: X25519PublicKey | Ed25519PublicKey) -> str:
 def sealing_key(text: object) -> X25519PublicKey:
     """The key of an epoch, as `public_text` wrote it; `InvalidInput` if it is none."""
     try:
-        return X25519PublicKey.from_public_bytes(_raw_key(text))
+        key = X25519PublicKey.from_public_bytes(_raw_key(text))
     except ValueError:
         raise _key_error(text) from None
+    check_sealing(key)
+    return key
 
 
 def signing_key(text: object) -> Ed25519PublicKey:
     """The analyst's key for opening rounds, as `public_text` wrote it; `InvalidInput` if it is none."""
     try:
-        return Ed25519PublicKey.from_public_bytes(_raw_key(text))
+        key = Ed25519PublicKey.from_public_bytes(_raw_key(text))
     except ValueError:
         raise _key_error(text) from None
+    check_signing(key)
+    return key
 
 
 def _raw_key(text: object) -> bytes:
@@ -98,6 +107,45 @@ def _raw_key(text: object) -> bytes:
 
 def _key_error(text: object) -> InvalidInput:
     return InvalidInput(f"key must be a public key of the analyst, 32 bytes in base64, got {text!r}")
+
+
+def check_sealing(key: X25519PublicKey) -> None:
+    """Refuse an X25519 key that is not canonical, or of small order (RFC 7748, section 6.1).
+
+    With a key of small order the shared secret does not depend on the node's part, and anybody can open the seal.
+    """
+    canonical = int.from_bytes(key.public_bytes_raw(), "little") < FIELD
+    try:
+        X25519PrivateKey.generate().exchange(key)  # raises if the shared secret is zero
+    except ValueError:
+        canonical = False
+    if not canonical:
+        raise InvalidInput(f"key must be canonical and not of small order, got {public_text(key)!r}")
+
+
+def check_signing(key: Ed25519PublicKey) -> None:
+    """Refuse an Ed25519 key that is not a canonical point of the curve, or of small order.
+
+    Under a key A of small order a signature (R, S) satisfies S B = R + h A for many hashes h, and so stands under many
+    messages: whoever hands out such a key can open one round with a sealing key of its own for each node. Points of
+    small order are those with 8 A = 0, which is the point with y = 1.
+    """
+    y = int.from_bytes(key.public_bytes_raw(), "little") & (2**255 - 1)
+    square = _x_squared(y)
+    on_curve = y < FIELD and pow(square, (FIELD - 1) // 2, FIELD) in (0, 1)
+    if not on_curve or _doubled(_doubled(_doubled(y))) == 1:
+        raise InvalidInput(f"key must be a point of the curve and not of small order, got {public_text(key)!r}")
+
+
+def _x_squared(y: int) -> int:
+    """The square of x of the curve's points with this y; it has a root if there are any."""
+    return (y * y - 1) * pow(EDWARDS * y * y + 1, -1, FIELD) % FIELD
+
+
+def _doubled(y: int) -> int:
+    """The y of twice a point: (y^2 + x^2) / (2 - y^2 + x^2), from the curve's addition law and its equation."""
+    square = _x_squared(y)
+    return (y * y + square) * pow(2 - y * y + square, -1, FIELD) % FIELD
 
 
 def make_certificates(folder: Path, *, hosts: Sequence[str] = ("127.0.0.1", "localhost")) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import functools
 import hashlib
 import json
 from collections.abc import Mapping
@@ -9,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
@@ -26,25 +29,63 @@ REFUSALS = {
     106: "the round was before the last one that the node answered",
     107: "the node has answered all rounds that its epsilon allows",
     108: "the node failed in another way",
+    109: "the round was opened for other settings than the node's",
 }
 """All that a node ever says about why it does not report. None of it depends on data; the node's own log says more."""
-NO_TRAINING, NO_SETTINGS, NO_STATE, UNSIGNED, OTHER_MODEL, EARLIER, SPENT, OTHER_FAILURE = REFUSALS
+NO_TRAINING, NO_SETTINGS, NO_STATE, UNSIGNED, OTHER_MODEL, EARLIER, SPENT, OTHER_FAILURE, OTHER_SETTINGS = REFUSALS
+
+
+def settings_digest(task: Task, *, epoch: int, sealing: tuple[X25519PublicKey, ...]) -> bytes:
+    """32 bytes that stand for terms and sealing keys.
+
+    Args:
+        task: the task, with all its terms.
+        epoch: the number of rounds that share a sealing key.
+        sealing: the analyst's sealing keys, one for each epoch.
+
+    Returns:
+        The digest; its parts have fixed lengths, so that no two settings have the same bytes.
+    """
+    head = b"shoal settings 1" + task.digest + epoch.to_bytes(8, "big")
+    return hashlib.sha256(b"".join([head, *(key.public_bytes_raw() for key in sealing)])).digest()
+
+
+def settings_fingerprint(signer: Ed25519PublicKey, digest: bytes) -> bytes:
+    """32 bytes that stand for everything that nodes and analyst agree on.
+
+    Who knows signer and digest, as the shuffler does, can tell that the fingerprint is of settings with this signer.
+
+    Args:
+        signer: the analyst's signing key.
+        digest: that of terms and sealing keys.
+
+    Returns:
+        The fingerprint.
+    """
+    return hashlib.sha256(b"shoal fingerprint 1" + signer.public_bytes_raw() + digest).digest()
+
+
+def endorsement_terms(fingerprint: bytes) -> bytes:
+    """What the analyst signs to hand out settings: two such signatures show that nodes were given different ones."""
+    return b"shoal endorsement 1" + fingerprint
 
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
     """The settings of a node, which its owner decides: the task, the analyst's keys, the number of rounds at most.
 
-    `keys` are the analyst's public keys, each for `epoch` rounds in turn; `signer` is the key by which it
-    opens rounds. `secret` names the file that the registrar made for this node, `state` the folder in which
-    the node remembers what it has answered (in a file: both relative to the file's own folder). A reply leaves
-    `pace` seconds after its message came, if training takes no longer: then its time says nothing at all.
+    `keys` are the analyst's public keys, each for `epoch` rounds in turn; `signer` is the key by which it opens rounds,
+    and `endorsement` its signature under all of this. `secret` names the file that the registrar made for this node,
+    `state` the folder in which the node remembers what it has answered (in a file: both relative to the file's own
+    folder). A reply leaves `pace` seconds after its message came, if training takes no longer: then its time says
+    nothing at all.
     """
 
     task: Task
     keys: tuple[X25519PublicKey, ...]
     epoch: int
     signer: Ed25519PublicKey
+    endorsement: bytes
     rounds: int
     secret: Path
     state: Path
@@ -58,6 +99,9 @@ class Node:
             raise InvalidInput(f"pace must be at least 0 seconds, got {pace}")
         if len(self.keys) * epoch < rounds:
             raise InvalidInput(f"keys must suffice for {rounds} rounds, {epoch} rounds each, got {len(self.keys)} keys")
+        for key in self.keys:
+            keys.check_sealing(key)
+        keys.check_signing(self.signer)
         checked = {
             "rounds": rounds,
             "epoch": epoch,
@@ -67,13 +111,20 @@ class Node:
         }
         for field, value in checked.items():
             object.__setattr__(self, field, value)
+        try:
+            self.signer.verify(self.endorsement, endorsement_terms(self.fingerprint))
+        except InvalidSignature:
+            raise InvalidInput(
+                "endorsement must be the signature of signer under keys, epoch and task: these are not as the analyst "
+                "wrote them"
+            ) from None
 
     @classmethod
     def read(cls, path: str | Path) -> Node:
         """The settings in a node's TOML file; `DataError` if it holds none."""
         data = files.read_toml(path)
         task = data.pop("task", None)
-        needed = {"keys", "epoch", "signer", "rounds", "secret", "state"}
+        needed = {"keys", "epoch", "signer", "endorsement", "rounds", "secret", "state"}
         if not isinstance(task, Mapping) or not needed <= set(data) <= needed | {"pace"}:
             raise DataError(
                 f"{path} must have {', '.join(sorted(needed))} and a table [task], "
@@ -84,13 +135,18 @@ class Node:
             raise DataError(f"[task] of {path} must have {', '.join(sorted(fields))}, got {', '.join(sorted(task))}")
         # Paths in the file are as seen from the file, not from where a SuperNode happens to run.
         home = Path(path).resolve().parent
-        no_texts = {name for name in ("secret", "state", "signer") if not isinstance(data[name], str)}
-        if no_texts or not isinstance(data["keys"], list):
-            raise DataError(f"{path} must have texts for secret, state and signer, and a list of keys")
+        texts = ("secret", "state", "signer", "endorsement")
+        if any(not isinstance(data[name], str) for name in texts) or not isinstance(data["keys"], list):
+            raise DataError(f"{path} must have texts for secret, state, signer and endorsement, and a list of keys")
+        try:
+            endorsement = base64.b64decode(data.pop("endorsement"), validate=True)
+        except ValueError:
+            raise DataError(f"{path} must have an endorsement in base64, as the analyst wrote it") from None
         return cls(
             task=Task(**task),
             keys=tuple(keys.sealing_key(text) for text in data.pop("keys")),
             signer=keys.signing_key(data.pop("signer")),
+            endorsement=endorsement,
             secret=home / data.pop("secret"),
             state=home / data.pop("state"),
             **data,
@@ -102,6 +158,7 @@ class Node:
             "keys": [keys.public_text(k) for k in self.keys],
             "epoch": self.epoch,
             "signer": keys.public_text(self.signer),
+            "endorsement": base64.b64encode(self.endorsement).decode(),
             "rounds": self.rounds,
             "secret": str(self.secret),
             "state": str(self.state),
@@ -114,12 +171,14 @@ class Node:
         """The analyst's key of a round."""
         return self.keys[(round_number - 1) // self.epoch]
 
-    @property
-    def label(self) -> str:
-        """Stands for the settings that a state belongs to."""
-        # Not the number of rounds: the owner may lower it without enrolling anew.
-        parts = [self.task.digest, str(self.epoch).encode(), *(keys.public_text(k).encode() for k in self.keys)]
-        return hashlib.sha256(b"|".join([*parts, keys.public_text(self.signer).encode()])).hexdigest()
+    @functools.cached_property
+    def fingerprint(self) -> bytes:
+        """Stands for task, signing key and all sealing keys: what two owners compare to know that theirs are the same.
+
+        Not for the number of rounds: the owner may lower it without enrolling anew.
+        """
+        digest = settings_digest(self.task, epoch=self.epoch, sealing=self.keys)
+        return settings_fingerprint(self.signer, digest)
 
     def state_path(self, member: int | str | None) -> Path:
         """The file of a node's state; simulated nodes share a machine, so each has its own."""

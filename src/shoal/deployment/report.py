@@ -40,13 +40,16 @@ nonsense; clipping and noise do not give such numbers; its token is nobody's; it
 _SINGLE = np.dtype("<f4")
 
 
-def opening_terms(task: Task, round_number: int, model: npt.NDArray[np.floating[Any]], key: X25519PublicKey) -> bytes:
+def opening_terms(
+    fingerprint: bytes, round_number: int, model: npt.NDArray[np.floating[Any]], key: X25519PublicKey
+) -> bytes:
     """What the analyst signs to open a round.
 
-    The terms name the sealing key, so that a node that knows the right signer cannot be made to seal to another key.
+    The fingerprint names the task with all its terms, the signer and the sealing keys of all rounds, so that all nodes
+    that answer one opening were given the same settings.
 
     Args:
-        task: the task, with all its terms.
+        fingerprint: that of the nodes' settings.
         round_number: the round.
         model: the numbers that the round starts from.
         key: the analyst's key that reports of this round are sealed to.
@@ -55,7 +58,7 @@ def opening_terms(task: Task, round_number: int, model: npt.NDArray[np.floating[
         The bytes under the analyst's signature.
     """
     model_digest = hashlib.sha256(model.astype(_SINGLE).tobytes()).digest()
-    return b"shoal round 2" + task.digest + round_number.to_bytes(8, "big") + key.public_bytes_raw() + model_digest
+    return b"shoal round 3" + fingerprint + round_number.to_bytes(8, "big") + key.public_bytes_raw() + model_digest
 
 
 def seal(

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cryptography.exceptions import InvalidSignature
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -36,11 +37,11 @@ from flwr.serverapp.strategy import Result, Strategy
 from shoal import _validate
 from shoal.deployment import files
 from shoal.deployment.analyst_client import AnalystClient, OpenRound
-from shoal.deployment.client import ARRAYS, CONFIG, ROUND, SEALED, SIGNATURE
+from shoal.deployment.client import ARRAYS, CONFIG, ENDORSEMENT, FINGERPRINT, ROUND, SEALED, SETTINGS, SIGNATURE
 from shoal.deployment.errors import AnalystError, RefusedBatchError
 from shoal.deployment.journal import Journal
 from shoal.deployment.log import LOG
-from shoal.deployment.node import REFUSALS
+from shoal.deployment.node import OTHER_SETTINGS, REFUSALS, endorsement_terms
 from shoal.errors import DataError, InvalidInput
 
 SLICE = 16
@@ -54,7 +55,8 @@ class Shuffler(Strategy):
     (those that are late are left out, which the analyst's ledger accounts for). Once `enough` of the nodes,
     as a share of those that were asked, have replied, the rest has `grace` seconds left, so that a few slow or
     dead nodes do not hold a round. `attempts` is how often a round that stays below the minimum, or whose batch
-    the analyst refuses, is tried before the run ends.
+    the analyst refuses, is tried before the run ends. `fingerprint` is that of the settings that nodes were given, in
+    hexadecimal digits: rounds of other settings are refused.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Shuffler(Strategy):
         grace: float = 60.0,
         attempts: int = 3,
         poll: float = 0.5,
+        fingerprint: str | None = None,
     ) -> None:
         self.analyst, self.journal = analyst, journal
         self.minimum = _validate.integer("minimum", minimum, minimum=2, maximum=_validate.USERS_MAX)
@@ -76,6 +79,7 @@ class Shuffler(Strategy):
         self.grace = _validate.real("grace", grace)
         self.attempts = _validate.integer("attempts", attempts, minimum=1, maximum=10**6)
         self.poll = _validate.real("poll", poll)
+        self.fingerprint = fingerprint
         self._open_round = OpenRound(round_number=None, length=0, dimension=0)
         """The round that is being collected."""
 
@@ -84,7 +88,7 @@ class Shuffler(Strategy):
         """The shuffler that a TOML file on its own machine describes; `DataError` if it describes none."""
         data = files.read_toml(path)
         needed = {"url", "password", "journal", "minimum"}
-        optional = {"authority", "timeout", "enough", "grace", "attempts", "patience"}
+        optional = {"authority", "timeout", "enough", "grace", "attempts", "patience", "fingerprint"}
         if not needed <= set(data) <= needed | optional:
             raise DataError(f"{path} must have {', '.join(sorted(needed))}, got {', '.join(sorted(data)) or 'nothing'}")
         analyst = AnalystClient(
@@ -138,6 +142,7 @@ class Shuffler(Strategy):
         while (open_round := self.analyst.open_round()).round_number is not None:
             round_number = open_round.round_number
             self._check_order(round_number)
+            self._check_fingerprint(open_round.fingerprint.hex())
             arrays = _shaped(self.analyst.model(round_number), initial_arrays)
             result.arrays = arrays
             if evaluate_fn and (metrics := evaluate_fn(round_number - 1, arrays)) is not None:
@@ -161,6 +166,15 @@ class Shuffler(Strategy):
                 "name another journal"
             )
 
+    def _check_fingerprint(self, fingerprint: str) -> None:
+        """Refuse a round for settings that were not agreed on."""
+        LOG.info("shuffler: rounds are opened for settings with fingerprint %s", fingerprint)
+        if self.fingerprint is not None and fingerprint != self.fingerprint.lower():
+            raise AnalystError(
+                f"fingerprint must be {self.fingerprint}, as this shuffler's settings say, got {fingerprint}: the "
+                "analyst opens rounds for other settings"
+            )
+
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
@@ -180,7 +194,8 @@ class Shuffler(Strategy):
             if time.monotonic() > deadline:
                 raise AnalystError(f"minimum is {self.minimum} nodes, only {len(nodes)} are connected")
             time.sleep(self.poll)
-        opened = ConfigRecord({**config, ROUND: server_round, SIGNATURE: self._open_round.signature})
+        signature, fingerprint = self._open_round.signature, self._open_round.fingerprint
+        opened = ConfigRecord({**config, ROUND: server_round, SIGNATURE: signature, FINGERPRINT: fingerprint})
         content = RecordDict({ARRAYS: arrays, CONFIG: opened})
         LOG.info("round %d: asking %d nodes", server_round, len(nodes))
         return (
@@ -200,7 +215,7 @@ class Shuffler(Strategy):
         Returns:
             Nothing, twice.
         """
-        reports = _sealed_bytes(replies)
+        reports = _sealed_bytes(replies, self._open_round)
         self.journal.collect(server_round, reports, length=self._open_round.length, minimum=self.minimum)
         return None, None
 
@@ -268,7 +283,7 @@ class Shuffler(Strategy):
         return MetricRecord({"users": int(answer["users"]), "epsilon": float(answer["epsilon"]["upper"])})
 
 
-def _sealed_bytes(replies: Iterable[Message]) -> Iterator[bytes]:
+def _sealed_bytes(replies: Iterable[Message], opened: OpenRound) -> Iterator[bytes]:
     """The sealed bytes of each reply, and nothing else of it; the log says how many did not report, and why."""
     reasons: collections.Counter[str] = collections.Counter()
     for reply in replies:
@@ -277,6 +292,10 @@ def _sealed_bytes(replies: Iterable[Message]) -> Iterator[bytes]:
             reasons[REFUSALS.get(reply.error.code, f"Flower's error code {reply.error.code}")] += 1
             continue
         records = reply.content.config_records
+        if SETTINGS in records:
+            _check_settings(records[SETTINGS], opened)
+            reasons[REFUSALS[OTHER_SETTINGS]] += 1
+            continue
         sealed = records[SEALED].get("sealed") if SEALED in records else None
         if isinstance(sealed, bytes):
             yield sealed
@@ -284,6 +303,25 @@ def _sealed_bytes(replies: Iterable[Message]) -> Iterator[bytes]:
             reasons["a reply without a sealed report"] += 1
     for reason, count in sorted(reasons.items()):
         LOG.warning("%d nodes did not report: %s", count, reason)
+
+
+def _check_settings(shown: ConfigRecord, opened: OpenRound) -> None:
+    """Refuse a round if the analyst's own signature shows that it gave a node other settings.
+
+    A node's word alone does not end a round: any node could say so. What it was given by another signer it leaves out.
+    """
+    fingerprint, endorsement = shown.get(FINGERPRINT), shown.get(ENDORSEMENT)
+    if not isinstance(fingerprint, bytes) or not isinstance(endorsement, bytes) or opened.signer is None:
+        return
+    try:
+        opened.signer.verify(endorsement, endorsement_terms(fingerprint))
+    except InvalidSignature:
+        return
+    if fingerprint != opened.fingerprint:
+        raise AnalystError(
+            f"fingerprint must be {opened.fingerprint.hex()} for all nodes, and a node shows the analyst's signature "
+            f"under {fingerprint.hex()}: whoever gives nodes different keys can tell their reports apart"
+        )
 
 
 def _shaped(vector: np.ndarray[Any, np.dtype[np.float32]], like: ArrayRecord) -> ArrayRecord:

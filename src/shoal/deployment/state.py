@@ -53,7 +53,7 @@ class State:
             )
         line, _, answer = path.read_bytes()[: -files.SUM_BYTES].partition(b"\n")
         head = json.loads(line)
-        if head["label"] != node.label:
+        if head["label"] != node.fingerprint.hex():
             raise NodeError(
                 NO_STATE, f"{path} belongs to other settings: a task whose terms change needs a new name or folder"
             )
@@ -84,7 +84,7 @@ def join_task(node: Node, *, member: int | str | None = None, source: Path | Non
         raise DataError(f"{path} exists: this node has joined already")
     secret = tokens.read_secret(secret_path)
     # Derived from the node's own budget, never taken from the analyst: a node trusts nobody with its epsilon.
-    state = State(label=node.label, secret=secret, rounds=node.task.rounds(node.rounds))
+    state = State(label=node.fingerprint.hex(), secret=secret, rounds=node.task.rounds(node.rounds))
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     # In this order: a crash in between leaves the secret twice, never nowhere.
     state.write(path)

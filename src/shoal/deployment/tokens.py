@@ -231,6 +231,12 @@ class Roster:
             )
         return roster
 
+    @property
+    def fingerprint(self) -> str:
+        """The digest of the whole file, in hexadecimal digits: registrar and analyst compare it."""
+        with open(self.path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+
     def check(self) -> None:
         """Look at the marks of every round; `DataError` unless they are sorted and no two are the same."""
         for round_number in range(self.first, self.last + 1):

@@ -71,6 +71,7 @@ def init(
     node = analyst.node()
     (folder / "node.toml").write_text(node.to_toml())
     print(f"Rounds: {settings.rounds} at most, with {settings.epochs} keys. Signing key: {_public(analyst)}")
+    print(f"Fingerprint of node.toml: {analyst.fingerprint.hex()}")
     print(f"For the shuffler: {folder}/password. For registrar and nodes: {folder}/node.toml. The rest is for nobody.")
     analyst.close()
 
@@ -92,6 +93,7 @@ def admit(
 
     with closing(Analyst.open(folder)) as analyst:
         found = analyst.admit(roster)
+    print(f"Fingerprint of the roster: {found.fingerprint}")
     print(f"{found.nodes} nodes may report in rounds {found.first} to {found.last}.")
 
 

@@ -41,6 +41,8 @@ def enrol(
     agreed = Node.read(node)
     end = agreed.rounds if last is None else last
     roster, new = tokens.enrol_nodes(folder, task=agreed.task, nodes=nodes, first=first, last=end)
+    print(f"Fingerprint of node.toml: {agreed.fingerprint.hex()}")
+    print(f"Fingerprint of the roster: {tokens.Roster.read(roster).fingerprint}")
     print(f"For the analyst: {roster} ({roster.stat().st_size / 2**20:.1f} MiB). For nodes: {len(new)} new secrets.")
     print(f"Once they are handed out, forget {folder}/secrets and, unless more nodes are to follow, the whole folder.")
 
@@ -55,6 +57,7 @@ def join(
 
     settings = Node.read(node)
     state, task = join_task(settings), settings.task
+    print(f"Fingerprint of node.toml: {settings.fingerprint.hex()}")
     show.say(f"This node answers rounds 1 to {state.rounds}, if at least {task.minimum} users take part. All of them:")
     show.say(task.mechanism(users=task.minimum).statement(delta=task.delta, rounds=state.rounds).sentence())
     print(f"Its secret is in {settings.state} now and nowhere else: without that folder the node cannot report.")

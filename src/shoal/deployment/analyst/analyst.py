@@ -26,7 +26,7 @@ from shoal.deployment.analyst.models import Models, model_bytes, model_digest
 from shoal.deployment.analyst.rosters import ROSTERS, Rosters
 from shoal.deployment.analyst.settings import Settings
 from shoal.deployment.errors import BatchError, BusyError, ConflictError, DamagedError, ExhaustedError
-from shoal.deployment.node import Node
+from shoal.deployment.node import Node, endorsement_terms, settings_digest, settings_fingerprint
 from shoal.deployment.report import opening_terms
 from shoal.deployment.tokens import Marks, Roster
 from shoal.errors import DataError, InvalidInput
@@ -190,6 +190,21 @@ class Analyst:
         """The keys that nodes seal to, epoch by epoch."""
         return self.key_store.public_keys()
 
+    @functools.cached_property
+    def settings_digest(self) -> bytes:
+        """Stands for terms and sealing keys."""
+        return settings_digest(self.settings.task, epoch=self.settings.epoch, sealing=self.public_keys())
+
+    @property
+    def fingerprint(self) -> bytes:
+        """Stands for all that nodes are given: terms, signing key and sealing keys."""
+        return settings_fingerprint(self.signer.public_key(), self.settings_digest)
+
+    @functools.cached_property
+    def endorsement(self) -> bytes:
+        """The analyst's signature under its fingerprint."""
+        return self.signer.sign(endorsement_terms(self.fingerprint))
+
     def key(self, round_number: int) -> X25519PrivateKey:
         """The private key of a round; `DamagedError` if it is not the one that nodes seal to."""
         return self.key_store.private_key(self.settings.epoch_of(round_number))
@@ -210,6 +225,7 @@ class Analyst:
             keys=self.public_keys(),
             epoch=self.settings.epoch,
             signer=self.signer.public_key(),
+            endorsement=self.endorsement,
             rounds=self.settings.rounds,
             secret=Path(secret),
             state=Path(state),
@@ -281,7 +297,7 @@ class Analyst:
         with self.database.lock:
             round_number = self.open_round()
             key = self.key(round_number).public_key()
-            terms = opening_terms(self.settings.task, round_number, self.present()[1], key)
+            terms = opening_terms(self.fingerprint, round_number, self.present()[1], key)
             return round_number, self.signer.sign(terms)
 
     def receive(self, round_number: int) -> Delivery:

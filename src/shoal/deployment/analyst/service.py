@@ -40,6 +40,7 @@ from shoal.deployment.errors import (
     ExhaustedError,
     TooLargeError,
 )
+from shoal.deployment.keys import public_text
 from shoal.deployment.task import ROUND_MAX
 
 BATCH_BLOCK = 4 << 20
@@ -75,6 +76,8 @@ class NextRound(BaseModel):
     dimension: int = Field(description="Numbers of the model.")
     minimum: int = Field(description="Fewest users of a round.")
     opening: str = Field(description="The analyst's signature under the opening of this round, in base64.")
+    signer: str = Field(description="The key of this signature, in base64.")
+    settings: str = Field(description="The digest of terms and sealing keys, in hexadecimal digits.")
 
 
 class EpsilonBounds(BaseModel):
@@ -199,6 +202,8 @@ def _add_rounds(app: FastAPI, analyst: Analyst, guarded: dict[str, Any]) -> None
             dimension=task.dimension,
             minimum=task.minimum,
             opening=base64.b64encode(signature).decode(),
+            signer=public_text(analyst.signer.public_key()),
+            settings=analyst.settings_digest.hex(),
         )
 
     @app.get(
@@ -357,7 +362,8 @@ def serve_analyst(analyst: Analyst, *, host: str, port: int, certificate: Path, 
     task = analyst.settings.task
     print(
         f"analyst of task {task.name} at https://{host}:{port}; next round: {analyst.next_round}, with at least "
-        f"{task.minimum} users; budget: epsilon = {task.epsilon:g} at delta = {task.delta:g} "
+        f"{task.minimum} users; fingerprint: {analyst.fingerprint.hex()}; "
+        f"budget: epsilon = {task.epsilon:g} at delta = {task.delta:g} "
         f"({task.crowd} crowd, zero-out adjacency)",
         flush=True,
     )

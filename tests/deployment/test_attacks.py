@@ -1,0 +1,192 @@
+"""Attacks by each of the parties: what they tried once with success."""
+
+import base64
+import dataclasses
+import warnings
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from flwr.app import ConfigRecord
+
+from shoal.deployment import keys
+from shoal.deployment.errors import AnalystError
+from shoal.deployment.node import Node
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Starlette would rather have a package that is not on every index yet
+from deployment.parties import TEMPLATE, Desk, LocalAnalyst, endorsed, federation, shuffler
+
+P = 2**255 - 19
+ORDER_8 = "xxdqcD1N2E+6PAt2DRBnDyogU/osOczGTsf9d5KsA3o="
+"""A point of order 8, whose text looks like any other key."""
+
+
+def text(number):
+    return base64.b64encode(number.to_bytes(32, "little")).decode()
+
+
+# ------------------------------------------------------------------------------------------- keys
+
+Y8 = int.from_bytes(base64.b64decode(ORDER_8), "little") & (2**255 - 1)
+SIGN = 2**255
+SMALL_POINTS = [y + sign for y in (0, 1, P - 1, Y8, P - Y8) for sign in (0, SIGN)]
+"""All points whose order divides 8, with both signs of x."""
+NO_POINTS = [y + sign for y in (P, P + 1, P + 18, 2**255 - 1) for sign in (0, SIGN)]
+"""Texts that are not canonical: some libraries read them as a point of small order."""
+
+
+def added(one, other):
+    """The sum of two points of Ed25519, by the addition law of RFC 8032 in plain coordinates."""
+    (x1, y1), (x2, y2) = one, other
+    product = keys.EDWARDS * x1 * x2 * y1 * y2
+    return (
+        (x1 * y2 + x2 * y1) * pow(1 + product, -1, P) % P,
+        (y1 * y2 + x1 * x2) * pow(1 - product, -1, P) % P,
+    )
+
+
+def point(y):
+    """A point with this y, by the root of RFC 8032, section 5.1.3."""
+    square = (y * y - 1) * pow(keys.EDWARDS * y * y + 1, -1, P) % P
+    x = pow(square, (P + 3) // 8, P)
+    if (x * x - square) % P:
+        x = x * pow(2, (P - 1) // 4, P) % P
+    assert (x * x - square) % P == 0
+    return x, y
+
+
+def test_the_refused_points_are_those_whose_order_divides_eight():
+    for number in SMALL_POINTS:
+        total = one = point(number & (SIGN - 1))
+        for _ in range(7):
+            total = added(total, one)
+        assert total == (0, 1)  # 8 A is the neutral point
+
+
+@pytest.mark.parametrize("number", [*SMALL_POINTS, *NO_POINTS], ids=hex)
+def test_a_signing_key_of_small_order_or_not_canonical_is_refused(number):
+    """Under the neutral point one signature stands under every message, so that every node gets its own opening."""
+    with pytest.raises(ValueError, match="key must be a point of the curve and not of small order"):
+        keys.signing_key(text(number))
+
+
+def test_what_is_no_point_of_the_curve_is_no_signing_key():
+    off = next(y for y in range(2, 99) if pow((y * y - 1) * pow(keys.EDWARDS * y * y + 1, -1, P), (P - 1) // 2, P) > 1)
+    with pytest.raises(ValueError, match="key must be a point of the curve"):
+        keys.signing_key(text(off))
+
+
+@pytest.mark.parametrize("number", [0, 1, P - 1, P, P + 1, P + 9, 9 + SIGN, 2**256 - 1], ids=hex)
+def test_a_sealing_key_of_small_order_or_not_canonical_is_refused(number):
+    with pytest.raises(ValueError, match="key must be canonical and not of small order"):
+        keys.sealing_key(text(number))
+
+
+def test_honest_keys_are_taken():
+    for _ in range(20):
+        assert keys.signing_key(keys.public_text(Ed25519PrivateKey.generate().public_key()))
+        assert keys.sealing_key(keys.public_text(X25519PrivateKey.generate().public_key()))
+
+
+def test_a_node_takes_no_weak_key_on_any_way(desk):
+    weak_signer = Ed25519PublicKey.from_public_bytes(base64.b64decode(ORDER_8))
+    with pytest.raises(ValueError, match="not of small order"):
+        dataclasses.replace(desk.node, signer=weak_signer)
+    weak_sealing = X25519PublicKey.from_public_bytes(bytes(32))
+    with pytest.raises(ValueError, match="not of small order"):
+        dataclasses.replace(desk.node, keys=(weak_sealing,))
+    content = desk.path.read_text().replace(keys.public_text(desk.node.signer), ORDER_8)
+    desk.path.write_text(content)
+    with pytest.raises(ValueError, match="not of small order"):
+        Node.read(desk.path)
+
+
+# ----------------------------------------------------------------------- settings of a node's own
+
+
+def given_others(desk, signer):
+    """A node's file with a sealing key of its own, endorsed by `signer`."""
+    node = desk.node
+    sealing = (X25519PrivateKey.generate().public_key(), *node.keys[1:])
+    options = {"task": node.task, "epoch": node.epoch, "keys": sealing, "signer": signer.public_key()}
+    return dataclasses.replace(
+        node, keys=sealing, signer=signer.public_key(), endorsement=endorsed(signer, options), secret="s", state="t"
+    )
+
+
+def test_what_an_owner_compares_covers_terms_and_all_keys(desk, home):
+    assert home.node().fingerprint == home.fingerprint
+    prints = {desk.node.fingerprint, given_others(desk, desk.signer).fingerprint}
+    prints |= {given_others(desk, Ed25519PrivateKey.generate()).fingerprint}
+    prints.add(Desk(desk.path.parent, epoch=99, joined=False).node.fingerprint)
+    assert len(prints) == 4
+    with pytest.raises(ValueError, match="endorsement must be the signature of signer under keys, epoch and task"):
+        dataclasses.replace(desk.node, epoch=101)
+
+
+def test_a_round_whose_nodes_were_given_different_keys_is_not_passed_on(tmp_path, home):
+    """The analyst alone: the same signer for all, and a sealing key for each, by which it would know the sender."""
+    nodes, analyst = federation(tmp_path, home, 5), LocalAnalyst(home)
+    victim = list(nodes.desks.values())[2]
+    victim.path.write_text(given_others(victim, home.signer).to_toml())
+    strategy = shuffler(tmp_path, analyst)
+    with pytest.raises(AnalystError, match="whoever gives nodes different keys can tell their reports apart"):
+        strategy.start(nodes, TEMPLATE, num_rounds=1)
+    assert analyst.bodies == []
+    assert [p.name for p in (tmp_path / "journal").iterdir()] == ["lock"]
+    strategy.journal.close()
+
+
+def test_a_node_that_only_says_so_does_not_end_a_round(tmp_path, home, caplog):
+    """A signer of its own, a signature that is none, and the right settings: none of it shows anything."""
+    nodes = federation(tmp_path, home, 6)
+    liars = list(nodes.desks.values())[:3]
+    liars[0].path.write_text(given_others(liars[0], Ed25519PrivateKey.generate()).to_toml())
+    lies = {
+        nodes.FIRST + 1: {"fingerprint": bytes(32), "endorsement": bytes(64)},
+        nodes.FIRST + 2: {"fingerprint": home.fingerprint, "endorsement": home.endorsement},
+    }
+    real = nodes.pull_messages
+
+    def pull(ids):
+        found = real(ids)
+        for reply in found:
+            sender = nodes.waiting[reply.metadata.reply_to_message_id].metadata.dst_node_id
+            if sender in lies:
+                reply.content.clear()
+                reply.content["settings"] = ConfigRecord(lies[sender])
+        return found
+
+    nodes.pull_messages = pull
+    strategy = shuffler(tmp_path, LocalAnalyst(home))
+    strategy.start(nodes, TEMPLATE, num_rounds=1)
+    assert [r["users"] for r in home.rounds()] == [3]
+    assert "3 nodes did not report: the round was opened for other settings" in caplog.text
+    strategy.journal.close()
+
+
+def test_a_shuffler_that_knows_the_fingerprint_takes_no_other(tmp_path, home):
+    nodes = federation(tmp_path, home, 4)
+    strategy = shuffler(tmp_path, LocalAnalyst(home), fingerprint="0" * 64)
+    with pytest.raises(AnalystError, match="the analyst opens rounds for other settings"):
+        strategy.start(nodes, TEMPLATE, num_rounds=1)
+    assert nodes.waiting == {}  # nobody was asked
+    strategy.journal.close()
+    strategy = shuffler(tmp_path, LocalAnalyst(home), fingerprint=home.fingerprint.hex().upper())
+    strategy.start(nodes, TEMPLATE, num_rounds=1)
+    assert len(home.rounds()) == 1
+    strategy.journal.close()
+
+
+def test_an_analyst_cannot_name_another_signer_to_the_shuffler(tmp_path, home):
+    """The shuffler checks nodes' evidence by the signer that the opening's fingerprint covers, and no other."""
+    nodes, analyst = federation(tmp_path, home, 4), LocalAnalyst(home)
+    real = analyst.open_round
+    other = Ed25519PrivateKey.generate().public_key()
+    analyst.open_round = lambda: dataclasses.replace(real(), signer=other)
+    strategy = shuffler(tmp_path, analyst, attempts=1)
+    with pytest.raises(AnalystError, match="minimum is 3 reports"):  # no node answers for such a fingerprint
+        strategy.start(nodes, TEMPLATE, num_rounds=1)
+    assert analyst.bodies == []
+    strategy.journal.close()
