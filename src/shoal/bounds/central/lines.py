@@ -12,8 +12,8 @@ the losses at its two ends so that P- and Q-mass stay; from below it stays toget
 
 1. Masses of panels are sums of positive terms by a rule that is exact to round-off (`quadrature`): the factor
    `1 +- 2^10 u` is the same for P and Q.
-2. The loss of a panel is off by what its line says (`LossLine.loss_error`), and by what rounding of the place does to it;
-   it is moved by more.
+2. The loss of a panel is off by what its line says (`LossLine.loss_error`), and by what rounding of the place does to
+   it; it is moved by more.
 3. Tails of less than the budget are charged as mass of infinite loss, or left out.
 """
 
