@@ -18,8 +18,8 @@ stretch or as a cut.
 1. The law of C_j and a term are added as laws that are independent. Let both be known up to a stretch and a cut: about
    their means the exact ones are below the computed ones, stretched by the larger of both stretches, and cuts add up.
    Both hold because a centred law that is stretched is larger, and sums keep the convex order.
-2. The largest prices of the intervals, at each of the b steps: the stretch that `groups.largest` says (error 3 there),
-   times that of the law before; the largest cut of the intervals, and prices below 1e-290.
+2. The largest prices of the intervals, at each of the b steps: the stretch that `groups.law_of_largest_prices` says
+   (error 3 there), times that of the law before; the largest cut of the intervals, and prices below 1e-290.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from shoal.bounds.anycrowd import groups
-from shoal.bounds.anycrowd.groups import Division, Nodes
+from shoal.bounds.anycrowd.groups import Division, MixtureNodes
 from shoal.bounds.anycrowd.thinning import Thinning
 from shoal.bounds.batch_grid import Batch, atoms_on_grid, batch, batch_sum
 from shoal.bounds.grid import in_order
@@ -48,9 +48,9 @@ class AdaptiveDivision(Division):
     def aside(self) -> int:
         return self.spare
 
-    def group_laws(self, ratio: Lognormal, thin: Thinning, nodes: Nodes, half: int, share: float) -> Batch:
+    def group_laws(self, ratio: Lognormal, thin: Thinning, nodes: MixtureNodes, half: int, share: float) -> Batch:
         cuts = [self.cuts_for(chance) for chance in nodes.weight.tolist()]
-        terms, kinds = groups.users_by_interval(ratio, thin, cuts, nodes, half, share)
+        terms, kinds = groups.interval_batch(ratio, thin, cuts, nodes, half, share)
         return adaptive_sum(terms, kinds, self.size, nodes.weight, share)
 
 
@@ -85,11 +85,11 @@ def _largest_of_kinds(laws: Batch, kinds: Sequence[int], weight: FloatArray) -> 
     rows, stretch, cut = [], [], []
     for last, kind in zip(np.cumsum(kinds).tolist(), kinds, strict=True):
         which = slice(last - kind, last)
-        at, masses = groups.merged_points(points, np.stack([in_order(mass) for mass in laws.mass[which]]))
-        mass, lack = groups.largest(at, masses / masses.sum(axis=1)[:, None])
+        at, masses = groups.without_repeats(points, np.stack([in_order(mass) for mass in laws.mass[which]]))
+        mass, lack = groups.law_of_largest_prices(at, masses / masses.sum(axis=1)[:, None])
         rows.append(atoms_on_grid(at, mass, laws.half, laws.base))
         # error 2
         stretch.append((1.0 + float(laws.stretch[which].max())) * (1.0 + lack) - 1.0)
-        cut.append(float(laws.cut[which].max()) + groups.NOTHING)
+        cut.append(float(laws.cut[which].max()) + groups.PRICE_CHARGE)
     largest = batch(rows, laws.base, weight=weight, stretch=stretch, cut=cut)
     return replace(largest, count=laws.count)

@@ -497,6 +497,10 @@ class Exchange(Round):
             orders, direction, self.ratio.scale, self.ratio.rate * self.weight
         )
 
+    def division(self) -> groups.Division | None:
+        """How the others are grouped, or None where groups do not pay."""
+        return groups.grouping(self.ratio, self.users, self.sample)
+
     def cases(self, q: float, spare: float, finer: float = 1.0) -> tuple[list[Case], float]:
         """The numbers of terms with their chances, and the relative error of these (error 6).
 
@@ -545,7 +549,7 @@ def _law(crowd: Exchange, half: int, budget: float) -> PricedLaw:
     """The law of the smaller prices, of this round and of those next to it that are no better."""
     # A bound for a worse round is one for this round, so the smaller of both is.
     bounds = [_best_prices(round_, half, budget) for round_ in (crowd, *_neighbours(crowd))]
-    if groups.grouping(crowd.ratio, crowd.users, crowd.sample) is not None:
+    if crowd.division() is not None:
         bounds += [
             price
             for round_ in _lower_noise_neighbours(crowd)
@@ -613,7 +617,7 @@ def _best_prices(crowd: Exchange, half: int, budget: float) -> Prices:
         best = smaller_prices(
             best, prices_of_sampled_report(best.gap, scale, crowd.weight, scale_after=0.5 * scale, scale_before=scale)
         )
-    plan = groups.grouping(crowd.ratio, crowd.users, crowd.sample)
+    plan = crowd.division()
     if plan is not None:
         best = smaller_prices(best, _with_local(crowd, _prices_with_groups(crowd, plan, half, budget)))
     without_groups = plan is None or budget <= _MOMENT_BUDGET

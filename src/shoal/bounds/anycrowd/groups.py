@@ -82,7 +82,7 @@ _NODE_STEP = 0.8
 _REST_MIN = 2.0**-20
 """A rest of mass above this is known to a factor as good as that of the others."""
 
-_PRICE_CHARGE = 1e-290
+PRICE_CHARGE = 1e-290
 """Prices below this are charged."""
 
 _GROUP_HALF = 96
@@ -152,6 +152,10 @@ class Division:
     def groups(self, hidden: int) -> int:
         """The number of groups among hidden users: all but those aside are in one."""
         return max(0, (hidden - self.aside) // self.size)
+
+    def group_laws(self, ratio: Lognormal, thin: Thinning, nodes: MixtureNodes, half: int, share: float) -> Batch:
+        """One law for each v, above every group wherever its users are."""
+        return _group_batch(ratio, thin, self, nodes, half, share)
 
     def asides(self, hidden: Sequence[int]) -> list[int]:
         """Numbers of users aside for these numbers of hidden users, in a few steps: smaller numbers are above."""
@@ -437,7 +441,7 @@ def _interval_terms(
 # Groups
 
 
-def _without_repeats(points: FloatArray, rows: FloatArray) -> tuple[FloatArray, FloatArray]:
+def without_repeats(points: FloatArray, rows: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Cells in order, without points that two levels share."""
     # The last point of a level is the first of the next: one point, its masses added.
     first = np.append(True, np.diff(points) > 0.0)
@@ -480,13 +484,13 @@ def law_of_largest_prices(points: FloatArray, rows: FloatArray) -> tuple[FloatAr
     mass[1:] += np.maximum(top[:-1] - price[best[1:], place[:-1]], 0.0) / steps
     # Rounding may leave the mass a little off 1; what that takes from a price is found in the comparison below.
     mass /= mass.sum()
-    result, occupied = _prices_of_rows(points, mass[None])[0], top > _PRICE_CHARGE
+    result, occupied = _prices_of_rows(points, mass[None])[0], top > PRICE_CHARGE
     lack = float(np.max(1.0 - result[occupied] / top[occupied], initial=0.0))
     off = _relative_mean(points, rows) + _relative_mean(points, mass[None])
     return mass, 2.0 * lack + 8.0 * off + 64.0 * len(points) * UNIT
 
 
-def _interval_batch(
+def interval_batch(
     ratio: Lognormal, thin: Thinning, cuts: Sequence[tuple[float, ...]], nodes: MixtureNodes, half: int, share: float
 ) -> tuple[Batch, list[int]]:
     """One term for each v and each interval between cuts, and the number of laws of each v."""
@@ -515,19 +519,19 @@ def _group_batch(
     """The sum of one group for each v."""
     weight = nodes.weight
     cuts = [grouping.cuts_for(chance) for chance in weight.tolist()]
-    single, kinds = _interval_batch(ratio, thin, cuts, nodes, half, share)
+    single, kinds = interval_batch(ratio, thin, cuts, nodes, half, share)
     # All intervals and all v go through the same doublings, on one grid.
     group = sums_by_count(single, share)(grouping.size)
     points = in_order(group.points)
     laws, stretch, cut = [], [], []
     for last, kind in zip(np.cumsum(kinds).tolist(), kinds, strict=True):
         rows_of_v = slice(last - kind, last)
-        at, rows = _without_repeats(points, np.stack([in_order(law) for law in group.mass[rows_of_v]]))
+        at, rows = without_repeats(points, np.stack([in_order(law) for law in group.mass[rows_of_v]]))
         # One law above the group wherever it stands; its grid was made for single groups, the next is for their sums.
         mass, lack = law_of_largest_prices(at, rows / rows.sum(axis=1)[:, None])
         laws.append((at[mass > 0.0], mass[mass > 0.0]))
         stretch.append((1.0 + float(group.stretch[rows_of_v].max())) * (1.0 + lack) - 1.0)
-        cut.append(float(group.cut[rows_of_v].max()) + _PRICE_CHARGE)
+        cut.append(float(group.cut[rows_of_v].max()) + PRICE_CHARGE)
     deviations = np.array([float(mass @ np.abs(at)) for at, mass in laws])
     base = base_for(float(weight @ deviations) / float(weight.sum()), half)
     return batch(
@@ -605,7 +609,7 @@ def grouped_prices(
     Args:
         ratio: The ratio of one report.
         thin: The thinning.
-        plan: How users are grouped.
+        grouping: How users are grouped.
         aside: Laws above S', by the keys of the cases.
         cases: Numbers of hidden users with their chances.
         lost: The chance of all other numbers.
@@ -619,11 +623,11 @@ def grouped_prices(
     keys = sorted(aside)
     parts = [math.fsum(case.chance for case in cases if case.law == key) for key in keys]
     nodes = MixtureNodes.of([aside[key] for key in keys], parts, budget, 2.0 * half / _GROUP_HALF)
-    group = _group_batch(ratio, thin, grouping, nodes, half, budget)
+    group = grouping.group_laws(ratio, thin, nodes, half, budget)
     totals = sums(group, [case.groups for case in cases], grouping.size * budget)
     # Groups that straddle an end of an interval: as many users of whom nothing is known (proposition 5).
     if grouping.lone:
-        user, _ = _interval_batch(ratio, thin, [_ANYWHERE] * len(nodes.value), nodes, half, budget)
+        user, _ = interval_batch(ratio, thin, [_ANYWHERE] * len(nodes.value), nodes, half, budget)
         lone = sums_by_count(user, budget)(grouping.lone)
         totals = {0: lone, **{count: batch_sum(total, lone, budget) for count, total in totals.items()}}
     laws = {count: total.laws() for count, total in totals.items()}

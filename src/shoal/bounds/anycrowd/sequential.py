@@ -1,4 +1,4 @@
-"""Sequential, adaptive shuffling from above: the exchange theorem, where each record reacts to all outputs before its own.
+"""Sequential, adaptive shuffling from above: the exchange theorem for records that react to all outputs before.
 
 T records stand in a uniformly random order that is secret. Step i publishes `c_i(h_i) + g_j(i, h_i) + N(0, sigma^2 I)`,
 where j is the record whose turn it is and h_i are the outputs before; the functions c_i and g_j, |g_j| <= 1, are
@@ -38,7 +38,7 @@ class Sequential(Exchange):
     """One epoch of `users` steps in a fresh secret order, one record each, of which nothing else is known."""
 
     def division(self) -> AdaptiveDivision | None:
-        plan = groups.plan(self.ratio, self.users)
+        plan = groups.grouping(self.ratio, self.users)
         if plan is None:
             return None
         kept = self.users * Thinning.of(1.0 / self.ratio.scale, plan.t).q
