@@ -24,6 +24,7 @@ RANKS = [
     {"bounds.round"},
     {"bounds.central.lines", "bounds.central.attacks"},
     {"bounds.central.swap"},
+    {"bounds.central.records"},
     {"bounds.central.switching"},
     {"bounds.rdp", "bounds.composition", "bounds.anycrowd.prices"},
     {"bounds.certify", "bounds.anycrowd.mixture", "bounds.anycrowd.thinning"},

@@ -193,23 +193,23 @@ def loss_panels(line: LossLine, low: float, high: float, half: int) -> LossPanel
     return LossPanels(top=top, loss=sign * merged_size, ends=ends, error=error)
 
 
-def _atoms_at_ends(panels: LossPanels) -> tuple[FloatArray, FloatArray]:
-    """Losses and P-masses from above: each panel's mass at its two ends."""
+def _atoms_at_ends(panels: LossPanels, sign: float) -> tuple[FloatArray, FloatArray]:
+    """Losses and P-masses from above: each panel's mass at its two ends; `sign` is -1 for a mirrored half."""
     low, width = panels.ends[:-1], np.maximum(np.diff(panels.ends), 1e-300)
-    # error 2: a little more of the mass goes to the upper end, and both ends go up below.
-    offset = np.clip(panels.loss + panels.error - low, 0.0, width)
+    # error 2: a little more of the mass goes to the end with the larger loss, and both ends go up.
+    offset = np.clip(panels.loss + sign * panels.error - low, 0.0, width)
     right = np.expm1(-offset) / np.expm1(-width)
     top = np.zeros_like(panels.ends)
     top[:-1] += panels.top * (1.0 - right)
     top[1:] += panels.top * right
     # An end belongs to the panels on both of its sides.
     error = np.maximum(np.append(panels.error, 0.0), np.append(0.0, panels.error))
-    return panels.ends + error, top * (1.0 + MASS_ERROR)
+    return panels.ends + sign * error, top * (1.0 + MASS_ERROR)
 
 
-def _atoms_in_panels(panels: LossPanels) -> tuple[FloatArray, FloatArray]:
-    """Losses and P-masses from below: each panel as one."""
-    return panels.loss - panels.error, panels.top * (1.0 - MASS_ERROR)
+def _atoms_in_panels(panels: LossPanels, sign: float) -> tuple[FloatArray, FloatArray]:
+    """Losses and P-masses from below: each panel as one; `sign` is -1 for a mirrored half."""
+    return panels.loss - sign * panels.error, panels.top * (1.0 - MASS_ERROR)
 
 
 @functools.lru_cache(maxsize=128)
@@ -242,7 +242,8 @@ class TwoHalves(Round):
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
         up, down = (_gains(line, half, budget) for line in self.lines(direction))
         atoms = _atoms_at_ends if side == "upper" else _atoms_in_panels
-        (gains, top), (losses, mirrored) = atoms(up), atoms(down)
+        # error 2: losses below 0 are moved towards 0 from above and away from it from below.
+        (gains, top), (losses, mirrored) = atoms(up, 1.0), atoms(down, -1.0)
         under = mirrored * np.exp(-losses)
         if side == "upper":
             # What is missing has loss 0, and so has what was cut from the losses below; what was cut above is error 3.
