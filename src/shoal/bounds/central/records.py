@@ -36,9 +36,10 @@ record of norm j, drawn at rate s. The pair of that (`swap`, with noise sigma / 
 
 *Proof.* `P - t Q` is the sum over nonempty J of `p_J (N(x_J + o_K) - t N(x'_J + o_K))` less `(t - 1) (1 - s)` times the
 shared component. Share the last term among the J in proportion to p_J and use `(a + b)_+ <= a_+ + b_+`: what belongs
-to J is p_J / s times `P_J - t Q_J` of `(1 - s) N(o_J) + s N(x_J)` against `(1 - s) N(o_J) + s N(x'_J)`, shifted by o_K. All three vectors have norm at most |J|, so the theorem of `swap` bounds it. ∎ For k = 1 it is that theorem. It
-is not exact for k > 1, where the label says more than the public sees; nor is one place of the others the worst for
-every t (with k = 2 and a rate near 1 they do most harm neither beside nor opposite). From below: crowds that can really
+to J is p_J / s times `P_J - t Q_J` of `(1 - s) N(o_J) + s N(x_J)` against `(1 - s) N(o_J) + s N(x'_J)`, shifted by
+o_K. All three vectors have norm at most |J|, so the theorem of `swap` bounds it. ∎ For k = 1 it is that theorem. It is
+not exact for k > 1, where the label says more than the public sees; nor is one place of the others the worst for every
+t (with k = 2 and a rate near 1 they do most harm neither beside nor opposite). From below: crowds that can really
 happen.
 
 *Computed*: the lines of theorem 1 by `lines`; weights are correctly rounded quotients of whole numbers.
