@@ -36,7 +36,7 @@ def outside_the_tree(edges):
 def test_every_exception_is_in_the_tree():
     exceptions, outside = outside_the_tree(parents())
     assert outside == set()
-    assert {"ShoalError", "DataError", "RefusedError", "AnalystError"} <= exceptions
+    assert {"ShoalError", "DataError", "RefusedReportError", "AnalystError"} <= exceptions
     assert outside_the_tree({"A": {"ValueError"}, "B": {"A"}, "C": {"Warning"}})[1] == {"A", "B"}
 
 

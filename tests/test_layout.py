@@ -40,6 +40,7 @@ RANKS = [
     {"sampling"},
     {"accountant"},
     {"calibrate"},
+    {"risk"},
     {"audit"},
     {"plots"},
     {"literature"},

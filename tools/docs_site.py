@@ -100,10 +100,16 @@ def on_page_content(content, page, config, files):
     return _FORMULA.sub(_shown, content)
 
 
+_DOUBLE_STRUCK = {"E": "&#x1d53c;", "P": "&#x2119;"}
+"""Double-struck letters that the formulas use."""
+
+
 def _shown(found: re.Match[str]) -> str:
     """A formula of its own has a box, so that a wide one is scrolled by itself and not with the page."""
     text, alone = html.unescape(found.group(2)), found.group(1) == "div"
     made: str = convert(text, display="block" if alone else "inline")
-    # Browsers do not know the attribute that should make this letter double-struck: the letter itself they know.
-    made = made.replace('<mi mathvariant="double-struck">E</mi>', "<mi>&#x1d53c;</mi>")
+    # Browsers do not know the attribute that should make a letter double-struck: the letter itself they know.
+    made = re.sub(
+        r'<mi mathvariant="double-struck">([EP])</mi>', lambda m: f"<mi>{_DOUBLE_STRUCK[m.group(1)]}</mi>", made
+    )
     return f'<div class="formula">{made}</div>' if alone else made

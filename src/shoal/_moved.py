@@ -66,6 +66,30 @@ def new_path(name: str) -> str | None:
     return None
 
 
+class OldPackage(ModuleType):
+    """A package under its old name: its attributes are those of the package at the new path.
+
+    The import system writes a submodule into its package. Under an old name that must not reach the new package, where
+    a function may have the name of the submodule (`shoal.training.plan`).
+    """
+
+    def __init__(self, package: ModuleType) -> None:
+        super().__init__(package.__name__, package.__doc__)
+        # Without a path Python looks for submodules by `Finder` only: a file loaded twice would be two modules.
+        self.__dict__.update(package=package, __path__=[], __spec__=package.__spec__)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.__dict__["package"], name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # A submodule that the new package has already stays what it is there.
+        if not isinstance(value, ModuleType):
+            setattr(self.__dict__["package"], name, value)
+
+    def __dir__(self) -> list[str]:
+        return dir(self.__dict__["package"])
+
+
 class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Finds the modules of earlier versions at their new paths."""
 
@@ -83,8 +107,9 @@ class Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if new is None:
             return  # the emptied package itself
         warnings.warn(f"{module.__name__} has moved: import {new}", DeprecationWarning, stacklevel=2)
+        moved = importlib.import_module(new)
         # The import system returns what stands in `sys.modules` once this is done: the module itself, not a copy.
-        sys.modules[module.__name__] = importlib.import_module(new)
+        sys.modules[module.__name__] = OldPackage(moved) if hasattr(moved, "__path__") else moved
 
 
 def install() -> None:

@@ -234,9 +234,9 @@ def test_a_plain_transform_of_the_exported_round_agrees(direction: Direction) ->
 def test_brackets_that_do_not_overlap_are_an_error() -> None:
     one, other = certify.Interval(lower=1.0, upper=2.0), certify.Interval(lower=2.1, upper=3.0)
     with pytest.raises(ArithmeticError, match="please report"):
-        certify._meet(one, other)
+        certify._intersection(one, other)
     touching = certify.Interval(lower=2.0 * (1 + 1e-14), upper=3.0)
-    assert certify._meet(one, touching) == certify.Interval(lower=2.0, upper=2.0)
+    assert certify._intersection(one, touching) == certify.Interval(lower=2.0, upper=2.0)
 
 
 def test_steps_wider_than_a_power_of_ten_are_safe() -> None:

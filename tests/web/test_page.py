@@ -117,7 +117,7 @@ def test_nothing_may_be_loaded_from_elsewhere(address):
     assert headers["content-security-policy"].startswith("default-src 'self';")
     assert "'unsafe" not in headers["content-security-policy"]
     assert headers["referrer-policy"] == "no-referrer"
-    folder = pathlib.Path(shoal.__file__).parent / "explore" / "page"
+    folder = pathlib.Path(shoal.__file__).parent / "web" / "page"
     for file in folder.iterdir():
         text = file.read_text().replace("http://www.w3.org/2000/svg", "")
         assert not re.search(r"https?://|//[a-z]+\.|@import|innerHTML|eval\(", text), file.name
