@@ -42,7 +42,7 @@ for i in range({rounds}):
     a.compose({case})
 start = time.process_time()
 found = a.epsilon(delta={delta})
-print(time.process_time() - start, found.lower, found.upper, len(a._bounds().upper))
+print(time.process_time() - start, found.lower, found.upper, len(a.bounds().upper))
 """
 
 

@@ -16,9 +16,8 @@ from typing import Any
 import numpy as np
 
 from shoal import Shuffle, ShuffledCheckIn, SubsampledShuffle
-from shoal.bounds import certify
-from shoal.mechanisms import Mechanism, bounds
-from shoal.query import EPSILON, How
+from shoal.mechanisms import Mechanism
+from shoal.query import EPSILON, Options, guarantee
 
 POINTS = 200
 
@@ -47,8 +46,7 @@ class Scan:
             rounds = value
         else:
             m = m.replace(**{self.field: value})
-        how = How.checked("tight", None, certify.ACCURACY, ends="upper")
-        return how.answer(bounds([(m, rounds)]), self.delta, EPSILON).upper
+        return guarantee(EPSILON, m.bounds(rounds), self.delta, Options())
 
 
 def numbers(first: float, last: float) -> list[int]:

@@ -217,7 +217,7 @@ def allocation() -> tuple[list[str], bool]:
     for steps, picks, sigma in ALLOCATIONS:
         m = RandomAllocation(steps=steps, picks=picks, sigma=sigma)
         mine, seconds = timed(lambda m=m: m.epsilon(delta=DELTA))
-        reduced = epsilons(m._bounds(1).upper, [DELTA])[0]
+        reduced = epsilons(m.bounds(1).upper, [DELTA])[0]
         other, slow = timed(
             lambda t=steps, k=picks, s=sigma: gaussian_allocation_epsilon_range(
                 delta=DELTA, sigma=s, num_steps=t, num_selected=k

@@ -10,7 +10,7 @@ import pytest
 from shoal import Accountant, LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle
 from shoal.accountant import merging
 from shoal.mechanisms import bounds
-from shoal.query import EPSILON, How
+from shoal.query import EPSILON, Options, solve
 
 M = ShuffledCheckIn(users=60_000, rate=0.1, sigma=5.0, crowd="identical")
 N = Shuffle(users=1_000, sigma=3.0, crowd="identical")
@@ -153,8 +153,8 @@ def test_users_are_counted_down_for_upper_and_up_for_lower_bounds():
         assert one.upper.users <= one.lower.users
     bounds = a.bounds()
     assert [part.users for part, _ in bounds.upper] == [one.upper.users for one in classes]
-    assert [part.users for part, _ in bounds.identical] == [one.lower.users for one in classes]
-    assert [part.users for part, _ in bounds.opposite[1:]] == [one.lower.users for one in classes[1:]]
+    assert [part.users for part, _ in bounds.attacks[0]] == [one.lower.users for one in classes]
+    assert [part.users for part, _ in bounds.attacks[-1][1:]] == [one.lower.users for one in classes[1:]]
 
 
 def test_every_mechanism_with_a_crowd_is_counted():
@@ -207,7 +207,7 @@ def test_counting_users_down_is_never_better():
         a.compose(Shuffle(users=users, sigma=8.0))
     quick = a.epsilon(delta=1e-5)
     as_it_is = bounds((e.mechanism, e.rounds) for e in a.ledger)
-    exact = How.checked("tight", None, 1e-3).answer(as_it_is, 1e-5, EPSILON)
+    exact = solve(EPSILON, as_it_is, 1e-5, Options()).interval
     assert quick.lower <= exact.lower <= exact.upper <= quick.upper < 1.1 * exact.upper
 
 
@@ -218,7 +218,7 @@ def test_counting_samples_up_is_never_better():
         a.compose(SubsampledShuffle(users=users, sample=sample, sigma=8.0))
     quick = a.epsilon(delta=1e-5)
     as_it_is = bounds((e.mechanism, e.rounds) for e in a.ledger)
-    exact = How.checked("tight", None, 1e-3).answer(as_it_is, 1e-5, EPSILON)
+    exact = solve(EPSILON, as_it_is, 1e-5, Options()).interval
     assert quick.lower <= exact.lower <= exact.upper <= quick.upper < 1.1 * exact.upper
 
 

@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from helpers import ROOT
 from shoal import ShuffledCheckIn
 from shoal.cli.app import app
-from shoal.interval import rounded
+from shoal.formatting import rounded
 from shoal.reproduction import PACKAGED_RUN
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "benchmarks" / "README.md"]

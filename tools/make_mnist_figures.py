@@ -7,7 +7,7 @@ Writes docs/images/mnist/*.png and privacy.jsonl beside the run, and prints the 
 
 import pathlib
 
-from shoal.interval import rounded
+from shoal.formatting import rounded
 from shoal.reproduction import PACKAGED_RUN
 from shoal.training import figures
 

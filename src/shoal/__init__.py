@@ -29,37 +29,41 @@ if TYPE_CHECKING:
     from shoal.errors import Unreachable as Unreachable
     from shoal.interval import Interval as Interval
     from shoal.mechanisms import BallsAndBins as BallsAndBins
+    from shoal.mechanisms import FixedBatch as FixedBatch
     from shoal.mechanisms import LocalGaussian as LocalGaussian
     from shoal.mechanisms import Mechanism as Mechanism
+    from shoal.mechanisms import PoissonSampling as PoissonSampling
+    from shoal.mechanisms import RandomAllocation as RandomAllocation
     from shoal.mechanisms import Shuffle as Shuffle
     from shoal.mechanisms import ShuffledCheckIn as ShuffledCheckIn
+    from shoal.mechanisms import ShuffledEpochs as ShuffledEpochs
     from shoal.mechanisms import SubsampledShuffle as SubsampledShuffle
     from shoal.query import AccuracyWarning as AccuracyWarning
     from shoal.query import Intervals as Intervals
-    from shoal.query import Statement as Statement
-    from shoal.sampling import FixedBatch as FixedBatch
-    from shoal.sampling import PoissonSampling as PoissonSampling
-    from shoal.sampling import RandomAllocation as RandomAllocation
-    from shoal.sampling import ShuffledEpochs as ShuffledEpochs
+    from shoal.statement import Statement as Statement
 
 _HOME = {
     "Accountant": "shoal.accountant",
     "Entry": "shoal.accountant",
     "Interval": "shoal.interval",
     **dict.fromkeys(("ShoalError", "Unreachable"), "shoal.errors"),
-    **dict.fromkeys(("AccuracyWarning", "Intervals", "Statement"), "shoal.query"),
+    **dict.fromkeys(("AccuracyWarning", "Intervals"), "shoal.query"),
+    "Statement": "shoal.statement",
     **dict.fromkeys(
         (
             "BallsAndBins",
+            "FixedBatch",
             "LocalGaussian",
             "Mechanism",
+            "PoissonSampling",
+            "RandomAllocation",
             "Shuffle",
             "ShuffledCheckIn",
+            "ShuffledEpochs",
             "SubsampledShuffle",
         ),
         "shoal.mechanisms",
     ),
-    **dict.fromkeys(("FixedBatch", "PoissonSampling", "RandomAllocation", "ShuffledEpochs"), "shoal.sampling"),
     "audit": "",
     "calibrate": "",
     "errors": "",

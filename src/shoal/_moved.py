@@ -40,16 +40,58 @@ EMPTIED = "shoal.integrations"
 RENAMED = {
     "shoal.UnreachableError": "shoal.errors.Unreachable",
     "shoal.query.UnreachableError": "shoal.errors.Unreachable",
+    "shoal.query.Statement": "shoal.statement.Statement",
+    "shoal.query.Rounds": "shoal.statement.Rounds",
+    "shoal.interval.outwards": "shoal.formatting.outwards",
+    "shoal.interval.rounded": "shoal.formatting.rounded",
+    "shoal.interval.short": "shoal.formatting.short",
+    "shoal.audit.Progress": "shoal.progress.Progress",
 }
-"""The old name of each class that was renamed, and the new one."""
+"""The old name of each object that was renamed or moved by itself, and the new one."""
 
 
-def renamed(name: str) -> Any:
-    """What an old name stands for; warns and names the new one."""
+def renamed(name: str, *, stacklevel: int = 3) -> Any:
+    """The object that an old name stands for; warns and names the new one.
+
+    Args:
+        name: The old name, with its module.
+        stacklevel: The distance to the line that used it.
+
+    Returns:
+        The object.
+    """
     new = RENAMED[name]
     module, _, attribute = new.rpartition(".")
-    warnings.warn(f"{name} has a new name: use {new}", DeprecationWarning, stacklevel=3)
+    warnings.warn(f"{name} has a new name: use {new}", DeprecationWarning, stacklevel=stacklevel)
     return getattr(importlib.import_module(module), attribute)
+
+
+def old_attribute(module: str, name: str) -> Any:
+    """An attribute of a module under its old name, for the module's `__getattr__`.
+
+    Args:
+        module: The module's name.
+        name: The attribute.
+
+    Returns:
+        The object that the name stands for.
+
+    Raises:
+        AttributeError: If it is no old name.
+    """
+    if f"{module}.{name}" not in RENAMED:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    return renamed(f"{module}.{name}", stacklevel=4)
+
+
+def warn_of_call(old: str, new: str) -> None:
+    """Warn of a call that has another form now.
+
+    Args:
+        old: The call that was made.
+        new: The call to make.
+    """
+    warnings.warn(f"{old} will go: use {new}", DeprecationWarning, stacklevel=3)
 
 
 def new_path(name: str) -> str | None:

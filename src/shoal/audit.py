@@ -50,6 +50,7 @@ from shoal.bounds.numeric import FloatArray
 from shoal.errors import InvalidInput, InvalidType
 from shoal.interval import Interval
 from shoal.mechanisms import Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle
+from shoal.progress import Progress
 
 SHAPES = ("identical", "opposite", "orthogonal", "clusters", "spread")
 """identical: all others at x. opposite: all at -x'. orthogonal: all at one unit vector orthogonal to x'.
@@ -57,9 +58,6 @@ clusters: one half at -x', the other at x'. spread: independent and uniform in t
 
 DIMENSIONS = (1, 2, 8)
 CONFIDENCE = 0.999
-
-Progress = Callable[[str, float], None]
-"""Told what is done next, in words, and how much of the whole work is done (0 to 1)."""
 
 _MOST_TRIALS = 10**9
 """More would take days."""

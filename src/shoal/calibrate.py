@@ -21,7 +21,7 @@ from shoal.bounds import certify
 from shoal.bounds.anycrowd import evaluate
 from shoal.errors import InvalidInput, Unreachable
 from shoal.mechanisms import Mechanism, bounds
-from shoal.query import EPSILON, Bounds, How, Method
+from shoal.query import EPSILON, Bounds, Method, Options, guarantee
 
 _TOLERANCE = 1e-4
 """How far above the least sigma the one that is returned may be, as a part of it."""
@@ -54,18 +54,18 @@ class _Target:
 
     epsilon: float
     delta: float
-    how: How
+    options: Options
 
     @classmethod
     def checked(cls, epsilon: Any, delta: Any, method: Method, orders: Any, accuracy: float) -> _Target:
         target = _validate.epsilon(epsilon, positive=True)
-        how = How.checked(method, orders, accuracy, ends="upper")
-        return cls(epsilon=target, delta=_validate.delta(delta), how=how)
+        options = Options(method=method, orders=orders, accuracy=accuracy)
+        return cls(epsilon=target, delta=_validate.delta(delta), options=options)
 
     def spent(self, mechanism: Mechanism, rounds: int, after: Accountant | None = None) -> float:
         counts = {entry.mechanism: entry.rounds for entry in after or ()}
         counts[mechanism] = counts.get(mechanism, 0) + rounds
-        return self.how.answer(bounds(counts.items()), self.delta, EPSILON).upper
+        return guarantee(EPSILON, bounds(counts.items()), self.delta, self.options)
 
     def excess(self, mechanism: Mechanism, rounds: int, after: Accountant | None = None) -> float:
         """log(epsilon / target): met if it is not positive."""
@@ -76,7 +76,7 @@ class _Target:
 
     def is_dear(self, mechanism: Mechanism, rounds: int) -> bool:
         """Whether one epsilon takes long: for any crowd, tightly."""
-        return self.how.method == "tight" and evaluate.is_any(bounds([(mechanism, rounds)]).upper)
+        return self.options.method == "tight" and evaluate.is_any(mechanism.bounds(rounds).upper)
 
     def nearby(self, make: Callable[[float], Mechanism], rounds: int, ends: Point, start: float) -> Point | None:
         """For any crowd: about where the target is met, and how fast the excess falls there.
@@ -85,10 +85,10 @@ class _Target:
         """
 
         def parts(x: float) -> Bounds:
-            return bounds([(make(x), rounds)])
+            return make(x).bounds(rounds)
 
         def ideal(x: float) -> float:
-            return self._log(certify.epsilons(parts(x).identical, [self.delta], 0.01)[0].upper)
+            return self._log(certify.epsilons(parts(x).attacks[0], [self.delta], 0.01)[0].upper)
 
         def coarse(x: float) -> float:
             return self._log(evaluate.upper_epsilon(parts(x).upper, self.delta, _COARSE))

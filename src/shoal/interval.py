@@ -1,8 +1,7 @@
-"""A certified answer: the truth lies between `lower` and `upper`; and all rounding of numbers for people."""
+"""A certified number: the truth lies between `lower` and `upper`."""
 
 from __future__ import annotations
 
-import decimal
 import math
 import numbers
 import operator
@@ -10,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from shoal import _validate
+from shoal import _moved, _validate
 from shoal.errors import InvalidInput, InvalidType
+from shoal.formatting import outwards
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,45 +91,6 @@ class Interval:
         return self.upper - self.lower
 
 
-def outwards(value: float, spec: str, side: float) -> str:
-    """The number in a format, moved up (side 1) or down (-1) where the format rounds the other way."""
-    text = format(value, spec)
-    gap = side * (value - _read(text))
-    moved = value
-    # Moved by what rounding took, then twice as far: it ends when the text is on the right side, whatever the format.
-    while side * (_read(text) - value) < 0.0:
-        moved += side * gap
-        gap *= 2.0
-        text = format(moved, spec)
-    return text
-
-
-def _read(text: str) -> float:
-    number = text.strip().replace(",", "").replace("_", "")
-    return float(number[:-1]) / 100.0 if number.endswith("%") else float(number)
-
-
-def rounded(value: float, side: str = "up", digits: int = 5) -> str:
-    """A number to a few digits, rounded to the safe side: a bound stays a bound when it is printed.
-
-    >>> rounded(0.123451), rounded(0.123451, "down"), rounded(1076, digits=3)
-    ('0.12346', '0.12345', '1080')
-    """
-    if not math.isfinite(value) or value == 0.0:
-        return "0" if value == 0.0 else "inf"
-    text = outwards(value, f".{digits - 1}e", 1.0 if side == "up" else -1.0)
-    # Between these people read plain digits, beyond them powers of ten.
-    if 1e-4 <= abs(value) < 1e7:
-        return f"{decimal.Decimal(text):f}"
-    return text.replace("e-0", "e-").replace("e+0", "e+")
-
-
-def short(value: float, digits: int = 6) -> str:
-    """A number that was given, as short as it can be written, or rounded up.
-
-    A guarantee stays true when delta, epsilon or sigma is printed a little larger than it is.
-    """
-    if isinstance(value, int):
-        return f"{value:,}"
-    text = f"{value:.{digits}g}"
-    return text if float(text) >= value else rounded(value, digits=digits)
+def __getattr__(name: str) -> Any:
+    """An object under its old name."""
+    return _moved.old_attribute(__name__, name)

@@ -27,7 +27,8 @@ from scipy import special
 
 from shoal import _validate
 from shoal.errors import InvalidInput
-from shoal.interval import Interval, rounded, short
+from shoal.formatting import rounded, short
+from shoal.interval import Interval
 from shoal.literature.composition import optimal_composition
 from shoal.mechanisms import MOVE, Adjacency, LocalGaussian, Shuffle
 

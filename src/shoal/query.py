@@ -1,23 +1,25 @@
-"""Questions asked of rounds, and their answers: brackets, arrays of them, and whole statements.
+"""Questions about rounds, and their answers.
 
-A question is asked of `Bounds`: the rounds that bound the truth from above and those that bound it from below.
-`How` says by which method and how exactly; every answer is an `Interval` whose upper end is the guarantee. Where a
-bracket is wider than asked an `AccuracyWarning` says so: it is valid all the same.
+    Question    which number is wanted: `EPSILON`, `DELTA`, `POWER` (a true positive rate) or `ADVANTAGE`
+    Bounds      the rounds that bound the truth from above, and the attacks that bound it from below
+    Options     by which method, and how exactly
+    solve       the answer to a question about bounds: an interval, and what part of its width is numerical
+    guarantee   the upper end of that interval alone
 
-A `Statement` is one whole answer: everything without which its number means nothing (adjacency, crowd, whom it
-trusts, method, bracket), as plain data and as a sentence. The command, the analyst, reports and notebooks print it,
-and nothing else writes such sentences.
+The upper end of every answer is the guarantee. Where an interval is wider than the options ask for, an
+`AccuracyWarning` says so: it is valid all the same.
 """
 
 from __future__ import annotations
 
-import html
+import functools
+import itertools
 import math
 import os
 import sys
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -29,201 +31,337 @@ from shoal.bounds.anycrowd import evaluate
 from shoal.bounds.composition import Parts
 from shoal.bounds.numeric import DELTA_MIN, DIRECTIONS, FloatArray
 from shoal.bounds.round import Round
-from shoal.errors import InvalidInput, InvalidType
-from shoal.interval import Interval, outwards, rounded, short
+from shoal.errors import InvalidInput
+from shoal.formatting import outwards
+from shoal.interval import Interval
 
 Method = Literal["tight", "rdp"]
-Asked = Literal["epsilon", "delta"]
+"""Certified intervals, or upper bounds through Rényi DP."""
+
+QuestionName = Literal["epsilon", "delta", "power", "advantage"]
+
+_TUNED_LOSS_MAX = 20.0
+"""No attack is tuned to a larger loss: what it shows there is more than enough."""
+
+_TUNINGS_MAX = 6
+"""An attack is tuned at most this often; two or three turns usually settle it."""
+
+_RESOLUTION_MIN = 1e-4
+"""No accuracy below this refines the law of any crowd further."""
+
+_ATTACK_ACCURACY = 1e-2
+"""The accuracy of the first attack: it rarely is the best one, and then the interval is wide anyway."""
 
 
 class AccuracyWarning(UserWarning):
-    """A bracket is wider than was asked. It is valid all the same: the truth lies in it."""
+    """An interval is wider than was asked. It is valid all the same: the truth lies in it."""
 
 
-# Questions: shared by mechanisms and accountants, which differ only in the rounds they consist of
+# What is asked
 
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """What is asked of rounds: how to answer it exactly, for any crowd, and by Rényi DP if that knows it."""
+    """Which number is wanted, and how it is computed from rounds."""
 
-    tight: Callable[[Parts, float, float], Interval]
-    any_crowd: Callable[[Parts, float, float], float]
-    name: str
-    """What is asked, in words, with a place for its value."""
-    by_rdp: Callable[[tuple[rdp.Repeated, ...], float, FloatArray | None], float] | None = None
-    threshold: Callable[[float, float], float] = lambda value, answer: 0.0
-    """The loss at which the best attack on one round decides, from the question and its answer."""
+    name: QuestionName
+    symbol: str
+    dual: str
+    """The name of the value at which the question is asked; empty if it needs none."""
+
+    dual_symbol: str
+    check: Callable[[Any], float] = field(repr=False)
+    """Takes a value of the dual; returns it, or says what is wrong with it."""
+
+    tight: Callable[[Parts, float, float], Interval] = field(repr=False)
+    """The certified interval, from rounds, value and accuracy."""
+
+    any_crowd: Callable[[Parts, float, float], float] = field(repr=False)
+    """An upper bound for rounds among any crowd, from rounds, value and accuracy."""
+
+    by_rdp: Callable[[Parts, float, FloatArray | None], float] | None = field(default=None, repr=False)
+    """An upper bound through Rényi DP, from rounds, value and orders, if there is one."""
+
+    threshold: Callable[[float, float], float] = field(default=lambda value, answer: 0.0, repr=False)
+    """The loss at which the best attack on one round decides, from the value and the answer."""
+
+    def __str__(self) -> str:
+        return self.name
+
+    def at(self, value: float) -> str:
+        """The question in words."""
+        return f"{self.name} at {self.dual} = {value:g}" if self.dual else f"the {self.name}"
 
 
 EPSILON = Question(
-    tight=lambda p, d, a: certify.epsilons(p, [d], a)[0], name="epsilon at delta = {:g}",
-    any_crowd=evaluate.upper_epsilon, by_rdp=rdp.least_epsilon, threshold=lambda delta, epsilon: epsilon,
-)  # fmt: skip
+    name="epsilon",
+    symbol="ε",
+    dual="delta",
+    dual_symbol="δ",
+    check=_validate.delta,
+    tight=lambda parts, delta, accuracy: certify.epsilons(parts, [delta], accuracy)[0],
+    any_crowd=evaluate.upper_epsilon,
+    by_rdp=rdp.least_epsilon,
+    threshold=lambda delta, epsilon: epsilon,
+)
 DELTA = Question(
-    tight=lambda p, e, a: certify.deltas(p, [e], a)[0], name="delta at epsilon = {:g}",
-    any_crowd=evaluate.upper_delta, by_rdp=rdp.least_delta, threshold=lambda epsilon, delta: epsilon,
-)  # fmt: skip
+    name="delta",
+    symbol="δ",
+    dual="epsilon",
+    dual_symbol="ε",
+    check=_validate.epsilon,
+    tight=lambda parts, epsilon, accuracy: certify.deltas(parts, [epsilon], accuracy)[0],
+    any_crowd=evaluate.upper_delta,
+    by_rdp=rdp.least_delta,
+    threshold=lambda epsilon, delta: epsilon,
+)
 POWER = Question(
-    tight=lambda p, f, a: certify.powers(p, [f], a)[0],
-    name="the true positive rate at {:g}",
+    name="power",
+    symbol="TPR",
+    dual="fpr",
+    dual_symbol="FPR",
+    check=lambda fpr: _validate.delta(fpr, "fpr"),
+    tight=lambda parts, fpr, accuracy: certify.powers(parts, [fpr], accuracy)[0],
     any_crowd=evaluate.upper_power,
 )
 ADVANTAGE = Question(
-    tight=lambda p, _, a: certify.advantage(p, a),
-    name="the advantage",
-    any_crowd=lambda p, _, a: evaluate.upper_advantage(p, a),
+    name="advantage",
+    symbol="TPR - FPR",
+    dual="",
+    dual_symbol="",
+    check=lambda value: 0.0,
+    tight=lambda parts, _, accuracy: certify.advantage(parts, accuracy),
+    any_crowd=lambda parts, _, accuracy: evaluate.upper_advantage(parts, accuracy),
 )
+QUESTIONS = {question.name: question for question in (EPSILON, DELTA, POWER, ADVANTAGE)}
+"""All questions, by name."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """The rounds that bound the truth from above, and those that bound it from below.
+    """Rounds that bound the truth from above, and attacks that bound it from below.
 
-    They are all the same where the mechanism is analysed exactly; otherwise two crowds that can really happen bound
-    from below, the identical one and (where there is one) the opposite one.
+    Each attack is a list of rounds that can really happen. The first is the one that is known exactly and is quick to
+    evaluate: that of the identical crowd, where a crowd matters. An analysis is exact if its upper bound is that
+    attack: one law then gives both ends.
     """
 
     upper: Parts
-    identical: Parts
-    opposite: Parts
+    attacks: tuple[Parts, ...]
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether one law gives both ends."""
+        return self.attacks[0] == self.upper
+
+    @classmethod
+    def together(cls, bounds: Iterable[Bounds]) -> Bounds:
+        """The bounds of several mechanisms run together; attack number i is that of each (or its last)."""
+        terms = tuple(bounds)
+        count = max((len(term.attacks) for term in terms), default=1)
+        attacks = [
+            tuple(itertools.chain.from_iterable(term.attacks[min(i, len(term.attacks) - 1)] for term in terms))
+            for i in range(count)
+        ]
+        upper = tuple(itertools.chain.from_iterable(term.upper for term in terms))
+        return cls(upper=upper, attacks=tuple(dict.fromkeys(attacks)))
 
 
 @dataclass(frozen=True, kw_only=True)
-class How:
-    """How a question is to be answered."""
+class Options:
+    """How a question is to be answered.
 
-    method: Method
-    orders: FloatArray | None
-    accuracy: float
-    ends: Literal["both", "upper"] = "both"
+    Args:
+        method: "tight", or "rdp" for an upper bound through Rényi DP.
+        orders: The Rényi orders for "rdp"; all by default.
+        accuracy: The relative width that an interval should have; that of epsilon, where delta is asked.
 
-    @classmethod
-    def checked(cls, method: Any, orders: Any, accuracy: Any, ends: Literal["both", "upper"] = "both") -> How:
-        _validate.choice("method", method, get_args(Method))
-        if orders is not None and method != "rdp":
-            raise InvalidInput(f"orders must be left out for method {method!r}: they belong to 'rdp'")
-        width = _validate.real("accuracy", accuracy)
-        if not 0.0 < width <= 1.0:
-            raise InvalidInput(f"accuracy must be above 0 and at most 1, got {width}")
-        chosen = None if orders is None else _validate.orders(orders)
-        return cls(method=method, orders=chosen, accuracy=width, ends=ends)
+    Raises:
+        InvalidInput: Where an argument is not allowed.
+    """
 
-    def answer(self, parts: Bounds, value: float, question: Question) -> Interval:
-        """One answer. Where the tight one falls short of its accuracy, Rényi DP may be better still."""
-        if not parts.upper:
-            return Interval(lower=0.0, upper=0.0)
-        if self.method == "rdp":
-            if question.by_rdp is None:
-                raise InvalidInput("method must be 'tight' for this question, got 'rdp'")
-            return Interval(lower=0.0, upper=question.by_rdp(parts.upper, value, self.orders))
-        # Any crowd has a theorem from above and attacks from below: their distance is no matter of resolution.
-        if evaluate.is_any(parts.upper):
-            return self._any_crowd(parts, value, question)[0]
-        if parts.identical != parts.upper:
-            return self._between(parts, value, question)
-        # One law for both ends. Where it is too wide (very little noise, say) Rényi DP holds as well, and may be less.
-        found = question.tight(parts.identical, value, self.accuracy)
-        if found.width <= self.accuracy * found.upper:
-            return found
-        if question.by_rdp is not None:
-            upper = min(found.upper, question.by_rdp(parts.upper, value, None))
-            found = Interval(lower=min(found.lower, upper), upper=upper)
-        if self.ends == "both":
-            self._tell(found, value, question, parts)
-        return found
+    method: Method = "tight"
+    orders: tuple[float, ...] | None = None
+    accuracy: float = certify.ACCURACY
 
-    def numerical(self, parts: Bounds, value: float, question: Question, upper: float) -> float:
+    def __post_init__(self) -> None:
+        _validate.choice("method", self.method, get_args(Method))
+        if self.orders is not None:
+            if self.method != "rdp":
+                raise InvalidInput(f"orders must be left out for method {self.method!r}: they belong to 'rdp'")
+            object.__setattr__(self, "orders", tuple(_validate.orders(self.orders).tolist()))
+        accuracy = _validate.real("accuracy", self.accuracy)
+        if not 0.0 < accuracy <= 1.0:
+            raise InvalidInput(f"accuracy must be above 0 and at most 1, got {accuracy}")
+        object.__setattr__(self, "accuracy", accuracy)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """An interval, with the question that it answers and what its width is due to."""
+
+    question: Question
+    value: float
+    """The value at which the question was asked: the delta of an epsilon, say."""
+
+    options: Options
+    interval: Interval
+    bounds: Bounds = field(repr=False)
+    resolution: float | None = None
+    """The accuracy at which the law of any crowd was computed; None where no such law was."""
+
+    @functools.cached_property
+    def numerical(self) -> float:
         """About how much of the upper end for any crowd is due to its resolution; 0 where nothing is.
 
-        The same bound at half the resolution is farther from its limit by four times as much: what is spread
-        to the points on either side moves prices by the square of their distance. An estimate, no certificate.
+        At half the resolution the same bound is four times as far from its limit, because what is moved to the points
+        on either side changes prices by the square of their distance. An estimate, no certificate.
         """
-        if self.method == "rdp" or not evaluate.is_any(parts.upper):
+        if self.resolution is None:
             return 0.0
-        fine = certify.ACCURACY if self.accuracy >= certify.ACCURACY else self._any_crowd(parts, value, question)[1]
-        return max(0.0, question.any_crowd(parts.upper, value, 4.0 * fine) - upper) / 3.0
+        coarse = self.question.any_crowd(self.bounds.upper, self.value, 4.0 * self.resolution)
+        return max(0.0, coarse - self.interval.upper) / 3.0
 
-    def _any_crowd(self, parts: Bounds, value: float, question: Question) -> tuple[Interval, float]:
-        """Both ends for any crowd, and the accuracy that says how fine the upper one was made.
 
-        It is made finer until both ends are as close as asked, or until that changes the upper end by less than
-        was asked: the rest of the width is between theorem and attack.
-        """
-        fine, upper = certify.ACCURACY, question.any_crowd(parts.upper, value, certify.ACCURACY)
-        lower = self._below(parts, value, question, upper) if self.ends == "both" else 0.0
-        wanted = self._wanted(question, value, upper, lambda e: question.any_crowd(parts.upper, e, certify.ACCURACY))
-        # The error falls with the square of the resolution: a quarter of `fine` is twice the cells, and what a step
-        # changes is three times what is left to gain.
-        while upper - lower > wanted * upper and fine > max(self.accuracy, _FINEST):
-            fine *= 0.25
-            before, upper = upper, min(upper, question.any_crowd(parts.upper, value, fine))
-            if before - upper < 3.0 * wanted * upper:
-                break
-        return Interval(lower=min(lower, upper), upper=upper), fine
+# How it is answered
 
-    def _wanted(self, question: Question, value: float, upper: float, ask: Callable[[float], float]) -> float:
-        """The relative width asked of an answer: delta is asked to be as narrow as epsilon would be."""
-        # At 1 no width is asked for, and without an eps or a delta there is no slope.
-        if question is not DELTA or self.accuracy >= 1.0 or upper <= 0.0 or value <= 0.0:
-            return self.accuracy
-        return self.accuracy * max(
-            1.0, certify.SLOPE_DIVISOR * math.log(ask(value / (1.0 + 1.0 / certify.SLOPE_DIVISOR)) / upper)
-        )
 
-    def _between(self, parts: Bounds, value: float, question: Question) -> Interval:
-        """Other rounds bound from above than from below: how wide the bracket is is a fact about what is known."""
-        found = question.tight(parts.upper, value, self.accuracy)
-        upper = found.upper
-        if question.by_rdp is not None and found.width > self.accuracy * upper:
-            upper = min(upper, question.by_rdp(parts.upper, value, None))
-        lower = self._below(parts, value, question, upper) if self.ends == "both" else 0.0
-        return Interval(lower=min(lower, upper), upper=upper)
+def solve(question: Question, bounds: Bounds, value: float, options: Options) -> Answer:
+    """The answer to a question about rounds.
 
-    def _tell(self, found: Interval, value: float, question: Question, parts: Bounds) -> None:
-        """Warn of a bracket that is wider than asked."""
-        if question is DELTA and found.upper <= DELTA_MIN:
-            return  # nobody asks for its digits
-        wanted = self.accuracy
-        if found.lower > 0.0:
-            wanted = self._wanted(
-                question, value, found.upper, lambda e: question.tight(parts.identical, e, self.accuracy).upper
-            )
-        # What is as narrow as asked up to rounding of the question's slope is not worth a warning.
-        if found.width <= 1.01 * wanted * found.upper:
-            return
-        warnings.warn(
-            f"accuracy {self.accuracy:g} was not reached: {question.name.format(value)} is certified to lie in "
-            f"{found:.6g}, which is {outwards(found.width / found.upper, '.1e', 1.0)} of it wide",
-            AccuracyWarning,
-            stacklevel=_outside(),
-        )
+    Args:
+        question: Which number is wanted.
+        bounds: The rounds.
+        value: At which delta, epsilon or false positive rate; 0 for the advantage.
+        options: By which method, and how exactly.
 
-    def _below(self, parts: Bounds, value: float, question: Question, upper: float) -> float:
-        """The better of two crowds that can really happen."""
-        attack, lower = parts.opposite, 0.0
-        together = zip(attack, parts.identical, strict=True)
-        if not all(worse.dominates(ideal, rounds) for (worse, rounds), (ideal, _) in together):
-            # A hundredth is enough for an end that mostly is not the better one, and whose bracket is wide anyway.
-            lower = question.tight(parts.identical, value, max(self.accuracy, 1e-2)).lower
-            lower = _sure(parts.identical, value, question, lower)
-        if attack == parts.identical:
-            return lower
-        # An attack has the resolution it has: no accuracy is asked for.
+    Returns:
+        The answer, both ends.
+
+    Raises:
+        InvalidInput: Where the method has no answer to the question.
+    """
+    interval, resolution = _interval(question, bounds, value, options)
+    if resolution is None and options.method == "tight" and bounds.upper and bounds.is_exact:
+        _warn_if_wide(question, bounds, value, options, interval)
+    return Answer(
+        question=question, value=value, options=options, interval=interval, bounds=bounds, resolution=resolution
+    )
+
+
+def guarantee(question: Question, bounds: Bounds, value: float, options: Options) -> float:
+    """The upper end of an answer alone: no attack is evaluated, and no width is warned of.
+
+    Args:
+        question: Which number is wanted.
+        bounds: The rounds.
+        value: At which delta, epsilon or false positive rate; 0 for the advantage.
+        options: By which method, and how exactly.
+
+    Returns:
+        The guarantee.
+
+    Raises:
+        InvalidInput: Where the method has no answer to the question.
+    """
+    return _interval(question, bounds, value, options, with_lower=False)[0].upper
+
+
+def _interval(
+    question: Question, bounds: Bounds, value: float, options: Options, *, with_lower: bool = True
+) -> tuple[Interval, float | None]:
+    """The interval (from 0, if its lower end is not needed), and the resolution of the law of any crowd."""
+    if not bounds.upper:
+        return Interval(lower=0.0, upper=0.0), None
+    if options.method == "rdp":
+        if question.by_rdp is None:
+            raise InvalidInput("method must be 'tight' for this question, got 'rdp'")
+        orders = None if options.orders is None else np.array(options.orders)
+        return Interval(lower=0.0, upper=question.by_rdp(bounds.upper, value, orders)), None
+    # Any crowd has a theorem from above and attacks from below: their distance is no matter of resolution.
+    if evaluate.is_any(bounds.upper):
+        return _any_crowd(question, bounds, value, options, with_lower)
+    interval = question.tight(bounds.upper, value, options.accuracy)
+    upper = interval.upper
+    # Too wide (very little noise, say): Rényi DP holds as well, and may be less.
+    if question.by_rdp is not None and interval.width > options.accuracy * upper:
+        upper = min(upper, question.by_rdp(bounds.upper, value, None))
+    if bounds.is_exact:
+        return Interval(lower=min(interval.lower, upper), upper=upper), None
+    lower = _best_attack(question, bounds, value, options, upper) if with_lower else 0.0
+    return Interval(lower=min(lower, upper), upper=upper), None
+
+
+def _any_crowd(
+    question: Question, bounds: Bounds, value: float, options: Options, with_lower: bool
+) -> tuple[Interval, float]:
+    """Both ends for any crowd, and the accuracy that says how fine the law for the upper one was.
+
+    The law is refined until both ends are as close as asked, or until that changes the upper end by less than was
+    asked: the rest of the width is between theorem and attack.
+    """
+    resolution, upper = certify.ACCURACY, question.any_crowd(bounds.upper, value, certify.ACCURACY)
+    lower = _best_attack(question, bounds, value, options, upper) if with_lower else 0.0
+    width = _relative_width(
+        question, value, options, upper, lambda e: question.any_crowd(bounds.upper, e, certify.ACCURACY)
+    )
+    # The error falls with the square of the resolution: a quarter of the accuracy is twice the cells, and what a step
+    # changes is three times what is left to gain.
+    while upper - lower > width * upper and resolution > max(options.accuracy, _RESOLUTION_MIN):
+        resolution *= 0.25
+        before, upper = upper, min(upper, question.any_crowd(bounds.upper, value, resolution))
+        if before - upper < 3.0 * width * upper:
+            break
+    return Interval(lower=min(lower, upper), upper=upper), resolution
+
+
+def _relative_width(
+    question: Question, value: float, options: Options, upper: float, delta_at: Callable[[float], float]
+) -> float:
+    """The relative width that an answer should have; a delta should be as narrow as its epsilon would be."""
+    # At 1 no width is asked for, and without an eps or a delta there is no slope.
+    if question is not DELTA or options.accuracy >= 1.0 or upper <= 0.0 or value <= 0.0:
+        return options.accuracy
+    nearby = delta_at(value / (1.0 + 1.0 / certify.SLOPE_DIVISOR))
+    return options.accuracy * max(1.0, certify.SLOPE_DIVISOR * math.log(nearby / upper))
+
+
+def _best_attack(question: Question, bounds: Bounds, value: float, options: Options, upper: float) -> float:
+    """The largest lower bound that an attack proves."""
+    first, *others = bounds.attacks
+    lower = 0.0
+    if not any(_dominates(attack, first) for attack in others):
+        accuracy = max(options.accuracy, _ATTACK_ACCURACY)
+        lower = _within_range(question, first, value, question.tight(first, value, accuracy).lower)
+    for attack in others:
         if len(attack) > 1 or attack[0][1] > 1:
-            return max(lower, _sure(attack, value, question, question.tight(attack, value, 1.0).lower))
-        found = _tuned(attack[0][0], value, question, lower, upper, guess=upper)
-        # From far above it may miss what the other crowd shows: once more from there.
-        if found > lower or lower == 0.0:
-            return found
-        return _tuned(attack[0][0], value, question, lower, upper, guess=lower)
+            # An attack has the resolution it has: no accuracy is asked for.
+            proved = question.tight(attack, value, 1.0).lower
+            lower = max(lower, _within_range(question, attack, value, proved))
+            continue
+        tuned = _tuned(question, attack[0][0], value, lower, upper, guess=upper)
+        # From a guess far above, it may miss what another attack shows: once more from there.
+        if tuned <= lower and lower != 0.0:
+            tuned = _tuned(question, attack[0][0], value, lower, upper, guess=lower)
+        lower = tuned
+    return lower
 
 
-def _tuned(attack: Round, value: float, question: Question, lower: float, upper: float, *, guess: float) -> float:
-    """The best test of one round is known once the answer is: from a guess first, then from what that finds."""
-    for _ in range(6):
-        best = ((attack.tuned(min(question.threshold(value, guess), _TUNED_MAX)), 1),)
-        before, guess = lower, _sure(best, value, question, question.tight(best, value, 1.0).lower)
+def _dominates(attack: Parts, weaker: Parts) -> bool:
+    """Whether an attack certainly proves at least as much as another one."""
+    return len(attack) == len(weaker) and all(
+        round_.dominates(other_round, rounds) for (round_, rounds), (other_round, _) in zip(attack, weaker, strict=True)
+    )
+
+
+def _tuned(question: Question, attack: Round, value: float, lower: float, upper: float, *, guess: float) -> float:
+    """The lower bound by the best test of one round, or the present one.
+
+    Which test is best is known once the answer is: it is tuned to a guess first, then to what that proves.
+    """
+    for _ in range(_TUNINGS_MAX):
+        test = ((attack.tuned(min(question.threshold(value, guess), _TUNED_LOSS_MAX)), 1),)
+        before, guess = lower, _within_range(question, test, value, question.tight(test, value, 1.0).lower)
         lower = max(lower, guess)
         # Another turn would gain little, or there is little left to gain.
         if lower <= 1.002 * before or guess >= 0.995 * upper:
@@ -231,23 +369,42 @@ def _tuned(attack: Round, value: float, question: Question, lower: float, upper:
     return lower
 
 
-_TUNED_MAX = 20.0
-"""No attack is tuned to a larger loss: what it shows there is more than enough."""
-
-_FINEST = 1e-4
-"""No accuracy below this makes the law of any crowd finer still."""
-
-
-def _sure(parts: Parts, value: float, question: Question, lower: float) -> float:
-    """What attacks show, as far as eps goes for which they were made."""
-    most = min(part.epsilon_max for part, _ in parts)
+def _within_range(question: Question, attack: Parts, value: float, lower: float) -> float:
+    """The lower bound of an attack, as far as its epsilon goes."""
+    epsilon_max = min(round_.epsilon_max for round_, _ in attack)
     # At a larger eps a smaller one is claimed, of delta there nothing.
     if question is EPSILON:
-        return min(lower, most)
-    return 0.0 if question is DELTA and value > most else lower
+        return min(lower, epsilon_max)
+    return 0.0 if question is DELTA and value > epsilon_max else lower
 
 
-def _outside() -> int:
+def _warn_if_wide(question: Question, bounds: Bounds, value: float, options: Options, interval: Interval) -> None:
+    """Warn of an interval that is wider than asked."""
+    if interval.width <= options.accuracy * interval.upper:
+        return
+    if question is DELTA and interval.upper <= DELTA_MIN:
+        return  # nobody needs its digits
+    width = options.accuracy
+    if interval.lower > 0.0:
+        width = _relative_width(
+            question,
+            value,
+            options,
+            interval.upper,
+            lambda e: question.tight(bounds.upper, e, options.accuracy).upper,
+        )
+    # What is as narrow as asked up to rounding of the question's slope is not worth a warning.
+    if interval.width <= 1.01 * width * interval.upper:
+        return
+    warnings.warn(
+        f"accuracy {options.accuracy:g} was not reached: {question.at(value)} is certified to lie in "
+        f"{interval:.6g}, which is {outwards(interval.width / interval.upper, '.1e', 1.0)} of it wide",
+        AccuracyWarning,
+        stacklevel=_levels_to_caller(),
+    )
+
+
+def _levels_to_caller() -> int:
     """The stack level, seen from who calls this, of the first line that is not the package's."""
     home, level = f"{Path(__file__).parent}{os.sep}", 1
     frame = sys._getframe(1)
@@ -256,303 +413,81 @@ def _outside() -> int:
     return level
 
 
+# Many answers at once
+
+
 class Intervals(np.ndarray[Any, np.dtype[np.object_]]):
     """An array of intervals; `lower` and `upper` are arrays of numbers."""
 
     @classmethod
-    def of(cls, answers: list[Interval]) -> Intervals:
+    def of(cls, intervals: list[Interval]) -> Intervals:
+        """The array of these intervals."""
         # Filled in a second step: numpy would try to make numbers of them.
-        result = np.empty(len(answers), dtype=object)
-        result[:] = answers
+        result = np.empty(len(intervals), dtype=object)
+        result[:] = intervals
         return result.view(cls)
 
     @property
     def lower(self) -> FloatArray:
+        """The lower ends."""
         return self._ends("lower")
 
     @property
     def upper(self) -> FloatArray:
+        """The upper ends, which are the guarantees."""
         return self._ends("upper")
 
     def _ends(self, name: str) -> FloatArray:
-        return np.array([getattr(one, name) for one in self.flat], dtype=float).reshape(self.shape)
+        return np.array([getattr(interval, name) for interval in self.flat], dtype=float).reshape(self.shape)
 
 
-def _ask(
-    values: Any, name: str, check: Callable[[Any], float], rounds: Any, answer: Callable[[float, int], Interval]
-) -> Any:
-    """One answer, or an array of them: values and rounds are paired as numpy would (one with all)."""
-    checked = [check(v) for v in _validate.each(name, values)]
-    counts = [_validate.rounds(r) for r in _validate.each("rounds", rounds)]
-    size = max(len(checked), len(counts))
-    if {len(checked), len(counts)} - {1, size}:
-        raise InvalidInput(f"{name} and rounds must have the same length, got {len(checked)} and {len(counts)}")
-    if len(checked) < size:
-        checked *= size
-    if len(counts) < size:
-        counts *= size
-    if _validate.is_scalar(values) and _validate.is_scalar(rounds):
-        return answer(checked[0], counts[0])
-    return Intervals.of([answer(v, r) for v, r in zip(checked, counts, strict=True)])
+def intervals(question: Question, bounds: Callable[[int], Bounds], values: Any, rounds: Any, options: Options) -> Any:
+    """The interval at a value and a number of rounds, or an array of them.
 
+    Args:
+        question: Which number is wanted.
+        bounds: The bounds of a number of rounds.
+        values: One value or several.
+        rounds: One number of rounds or several; paired with the values as numpy would (one with all).
+        options: By which method, and how exactly.
 
-def ask_epsilon(parts: Callable[[int], Bounds], delta: Any, rounds: Any, asked: How) -> Any:
-    """Epsilon of `parts(rounds)` for one or many deltas and rounds."""
-    return _ask(delta, "delta", _validate.delta, rounds, lambda d, r: asked.answer(parts(r), d, EPSILON))
+    Returns:
+        An `Interval`, or `Intervals` where there are several values or numbers of rounds.
 
-
-def ask_delta(parts: Callable[[int], Bounds], epsilon: Any, rounds: Any, asked: How) -> Any:
-    """Delta of `parts(rounds)` for one or many epsilons and rounds."""
-    return _ask(epsilon, "epsilon", _validate.epsilon, rounds, lambda e, r: asked.answer(parts(r), e, DELTA))
-
-
-def ask_power(parts: Bounds, fpr: Any, accuracy: Any) -> Any:
-    """The largest true positive rate at one or many false positive rates."""
-    asked = How.checked("tight", None, accuracy)
-    found = [asked.answer(parts, _validate.delta(f, "fpr"), POWER) for f in _validate.each("fpr", fpr)]
-    return found[0] if _validate.is_scalar(fpr) else Intervals.of(found)
-
-
-def ask_rdp(parts: Bounds, orders: Any, direction: str) -> FloatArray:
-    """Rényi DP of `parts` at one or many orders; always an array."""
-    _validate.choice("direction", direction, ("worse", *DIRECTIONS))
-    checked = _validate.orders(orders)
-    each = [rdp.divergences(parts.upper, checked, d) for d in DIRECTIONS if direction in ("worse", d)]
-    worst: FloatArray = np.stack(each).max(axis=0)
-    return worst
-
-
-# Whole answers
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rounds:
-    """Some rounds of one mechanism, in words and as data."""
-
-    label: str
-    settings: str
-    rounds: int
-    mechanism: Mapping[str, Any]
-
-    def __str__(self) -> str:
-        times = "one round" if self.rounds == 1 else f"{self.rounds:,} rounds"
-        return f"{times} of {self.label} ({self.settings})"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Statement:
-    """One whole answer: what was run, what is claimed about it, and all that the claim rests on.
-
-    `asked` names the one of epsilon and delta that was computed; the other was given. `trust` and `assumption` have a
-    line for each different one among the runs. `note` says what else the number rests on, if anything.
+    Raises:
+        InvalidInput: Where a value is not allowed, or there are as many values as numbers of rounds in neither way.
     """
-
-    runs: tuple[Rounds, ...]
-    adjacency: str
-    crowd: str | None
-    assumption: str
-    trust: str
-    method: Method
-    asked: Asked
-    given: float
-    answer: Interval
-    accuracy: float
-    numerical: float = 0.0
-    """About how much of the width is due to resolution; for any crowd, whose upper end is a theorem's."""
-    note: str = ""
-
-    @property
-    def gap(self) -> float:
-        """How much of the width is not: for any crowd, what is between the theorem and the best attack known."""
-        return max(0.0, self.answer.width - self.numerical)
-
-    @property
-    def epsilon(self) -> float:
-        """The epsilon of the guarantee."""
-        return self.answer.upper if self.asked == "epsilon" else self.given
-
-    @property
-    def delta(self) -> float:
-        """The delta of the guarantee."""
-        return self.answer.upper if self.asked == "delta" else self.given
-
-    @property
-    def reached(self) -> float:
-        """The relative width of the bracket: 0 where it is exact, 1 where nothing bounds from below or above."""
-        if math.isinf(self.answer.upper):
-            return 1.0
-        return self.answer.width / self.answer.upper if self.answer.upper > 0.0 else 0.0
-
-    def _part(self, width: float) -> float:
-        return width / self.answer.upper if 0.0 < self.answer.upper < math.inf else 0.0
-
-    def how(self) -> str:
-        """The method, and what the bracket says, in words."""
-        if self.method == "rdp":
-            return "Rényi DP, an upper bound"
-        # Up to a tenth the width is called what it is; beyond, the lower end alone is of use.
-        off = self.reached
-        if off <= 0.1:
-            part = rounded(self._part(self.numerical), digits=1)
-            within = (
-                f"certified, within {rounded(off, digits=2)} (relative) of the truth" if off else "certified, exact"
-            )
-            return f"{within}, of which about {part} is numerical" if self.numerical else within
-        if self.answer.lower > 0.0:
-            return f"certified; no analysis can go below {rounded(self.answer.lower, 'down')}"
-        return "certified upper bound"
-
-    def sentence(self) -> str:
-        """The whole guarantee in one sentence, every number rounded to the safe side."""
-        ends = {self.asked: rounded(self.answer.upper), _OTHER[self.asked]: short(self.given)}
-        total = sum(run.rounds for run in self.runs)
-        runs = _alike(self.runs)
-        first = runs[0]
-        if len(runs) == 1:
-            times = "one round" if total == 1 else f"{total:,} rounds together"
-            what = f"{times} of {first.label} ({first.settings})"
-        elif len(runs) <= _NAMED:
-            what = f"{', '.join(map(str, runs[:-1]))} and {runs[-1]} together"
-        else:
-            labels = " and ".join(dict.fromkeys(run.label for run in runs))
-            what = f"{total:,} rounds together of {labels} (with {len(self.runs)} different settings)"
-        return (
-            f"{what[0].upper()}{what[1:]} {'is' if total == 1 else 'are'} "
-            f"({ends['epsilon']}, {ends['delta']})-differentially private for {self.adjacency} adjacency, "
-            f"assuming {self.assumption}; {self.trust}; method: {self.how()}{'; ' if self.note else ''}{self.note}."
-        )
-
-    def plain(self) -> str:
-        """The guarantee for people who do not know epsilon: what an attacker gains, as cases in a hundred.
-
-        By (epsilon, delta)-differential privacy a test with false positive rate f has a true positive rate of at most
-        `e^epsilon f + delta`. Every number is rounded up.
-        """
-        found, text = self._right_of_100(), f"In plain words: {self.in_short()}"
-        if found is None:
-            return text
-        before, weak, after = text.partition(_NOT_ENOUGH)
-        return (
-            f"{before} A test that is wrong in 1 of 100 cases where it {self._otherwise} is right in at most "
-            f"{rounded(found, digits=4)} of 100 where it was used; guessing is right in 1.{weak}{after}"
-        )
-
-    def in_short(self) -> str:
-        """The same without numbers: what whoever has seen the output can tell about one user."""
-        found = self._right_of_100()
-        if found is None:
-            return "this protects nobody."
-        can, judged = ("may well", _NOT_ENOUGH) if found >= _WEAK else ("can hardly", "")
-        told = f"whoever has seen the whole output {can} tell whether one user's data was used or {self._otherwise}."
-        return f"{told}{judged}"
-
-    @property
-    def _otherwise(self) -> str:
-        return "had been left out" if self.adjacency == "zero-out" else "had been any other"
-
-    def _right_of_100(self) -> float | None:
-        """How often a test that is wrong in 1 of 100 cases can be right, of 100; nothing where it may always be."""
-        # e^700 is near the largest double; long before it every test is right.
-        if math.isinf(self.epsilon) or self.epsilon > 700.0:
-            return None
-        ratio = math.nextafter(math.exp(self.epsilon) * (1.0 + 1e-15), math.inf)
-        return min(100.0, ratio + 100.0 * self.delta)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The same as plain data (JSON will do): numbers as they are, the sentence with them."""
-        return {
-            "runs": [{**run.mechanism, "rounds": run.rounds} for run in self.runs],
-            "adjacency": self.adjacency,
-            "crowd": self.crowd,
-            "assumption": self.assumption,
-            "trust": self.trust,
-            "method": self.method,
-            "asked": self.asked,
-            _OTHER[self.asked]: self.given,
-            self.asked: {"lower": self.answer.lower, "upper": self.answer.upper},
-            "accuracy": {
-                "asked": self.accuracy,
-                "reached": self.reached,
-                "numerical": self._part(self.numerical),
-                "gap": self._part(self.gap),
-            },
-            "note": self.note,
-            "guarantee": self.sentence(),
-            "plain": self.plain(),
-        }
-
-    def __str__(self) -> str:
-        return self.sentence()
-
-    def facts(self) -> list[tuple[str, str]]:
-        """What a notebook or a page shows of it, row by row."""
-        symbols = {"epsilon": "ε", "delta": "δ"}
-        return [
-            ("rounds", "; ".join(map(str, _alike(self.runs)))),
-            (symbols[_OTHER[self.asked]], short(self.given)),
-            (symbols[self.asked], f"at most {rounded(self.answer.upper)}"),
-            ("adjacency", self.adjacency),
-            ("assumes", self.assumption),
-            ("trust", self.trust),
-            ("method", self.how()),
-            *([("note", self.note)] if self.note else []),
-        ]
-
-    def _repr_markdown_(self) -> str:
-        rows = "".join(f"| {name} | {value} |\n" for name, value in self.facts())
-        return f"{self.sentence()}\n\n| | |\n|---|---|\n{rows}"
-
-    def _repr_html_(self) -> str:
-        rows = "".join(f"<tr><th>{name}</th><td>{html.escape(value)}</td></tr>" for name, value in self.facts())
-        return f"<p>{html.escape(self.sentence())}</p><table>{rows}</table>"
+    name = question.dual
+    points = [question.check(value) for value in _validate.each(name, values)]
+    counts = [_validate.rounds(count) for count in _validate.each("rounds", rounds)]
+    size = max(len(points), len(counts))
+    if {len(points), len(counts)} - {1, size}:
+        raise InvalidInput(f"{name} and rounds must have the same length, got {len(points)} and {len(counts)}")
+    pairs = zip(points * (size // len(points)), counts * (size // len(counts)), strict=True)
+    answers = [solve(question, bounds(count), value, options).interval for value, count in pairs]
+    return answers[0] if _validate.is_scalar(values) and _validate.is_scalar(rounds) else Intervals.of(answers)
 
 
-_NAMED = 4
-"""A sentence spells out so many runs; the data has all of them."""
+def divergences(bounds: Bounds, orders: Any, direction: certify.DirectionChoice) -> FloatArray:
+    """Rényi DP of rounds, always an array.
 
-_WEAK = 10.0
-"""From so many of 100 cases on that a test finds, where guessing finds one, a guarantee is called weak."""
+    Args:
+        bounds: The rounds.
+        orders: One order or several.
+        direction: D(P||Q), D(Q||P), or the worse of the two.
 
-_NOT_ENOUGH = " Few would accept that as protection."
+    Returns:
+        An upper bound for each order.
 
-
-_COUNTS = {"users": "users", "sample": "sampled a round"}
-"""What may differ between runs that a sentence tells together, and its words there."""
-
-
-def _alike(runs: tuple[Rounds, ...]) -> tuple[Rounds, ...]:
-    """Runs for a sentence: where they are many, one for all that differ in the number of users and sampled only."""
-    if len(runs) <= _NAMED:
-        return runs
-    found: dict[tuple[Any, ...], list[Rounds]] = {}
-    for one in runs:
-        rest = tuple((k, v) for k, v in one.mechanism.items() if k not in _COUNTS)
-        found.setdefault(rest, []).append(one)
-    return tuple(_together(same) for same in found.values())
-
-
-def _together(same: list[Rounds]) -> Rounds:
-    words = same[0].settings
-    for name, called in _COUNTS.items():
-        values = [one.mechanism.get(name, 0) for one in same]
-        least, most = min(values), max(values)
-        if least < most:
-            words = words.replace(f"{called} = {short(values[0])}", f"{called} = {short(least)} to {short(most)}", 1)
-    return replace(same[0], settings=words, rounds=sum(one.rounds for one in same))
-
-
-_OTHER: dict[str, Asked] = {"epsilon": "delta", "delta": "epsilon"}
-
-
-def which_asked(epsilon: Any, delta: Any) -> Asked:
-    """The one of the two that was left out, and so is asked for."""
-    if (epsilon is None) == (delta is None):
-        raise InvalidType("either delta or epsilon must be given, and not both: the other one is the answer")
-    return "epsilon" if epsilon is None else "delta"
+    Raises:
+        InvalidInput: Where an argument is not allowed.
+    """
+    _validate.choice("direction", direction, get_args(certify.DirectionChoice))
+    points = _validate.orders(orders)
+    directions = [name for name in DIRECTIONS if direction in ("worse", name)]
+    return np.stack([rdp.divergences(bounds.upper, points, name) for name in directions]).max(axis=0)
 
 
 def __getattr__(name: str) -> Any:
-    """A class under its old name."""
-    if f"{__name__}.{name}" in _moved.RENAMED:
-        return _moved.renamed(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """An object under its old name."""
+    return _moved.old_attribute(__name__, name)

@@ -200,7 +200,7 @@ def test_epsilon_and_delta_are_inverse():
 def test_the_grid_extends_itself():
     """The best order is far above any fixed grid here, and inside the one that was searched."""
     m = shuffle(10**7, 50.0)
-    parts = ((m._above(), 1),)
+    parts = ((m.upper_round(), 1),)
     _, best = rdp._worse_direction(parts, None, lambda o, m: rdp.epsilon_terms(o, m, 1e-6))
     assert best > 50_000
     # no order of a wide independent scan does better than what was found

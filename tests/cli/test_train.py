@@ -16,7 +16,7 @@ from helpers import run
 from shoal import ShuffledCheckIn
 from shoal.cli import live
 from shoal.cli.recipes import PRESETS
-from shoal.interval import rounded
+from shoal.formatting import rounded
 
 SHORT = ["--users", 400, "--rate", 0.5, "--sigma", 3, "--rounds", 6, "--evaluate-every", 2, "--checkpoint-every", 2]
 

@@ -10,7 +10,7 @@ import runpy
 
 import pytest
 
-import shoal.sampling
+import shoal
 from helpers import ROOT, reference
 from shoal.mechanisms import MECHANISMS
 

@@ -12,8 +12,10 @@ import pytest
 
 import shoal
 from shoal import calibrate
-from shoal.interval import Interval, outwards, rounded, short
-from shoal.query import Intervals, Rounds, Statement
+from shoal.formatting import outwards, rounded, short
+from shoal.interval import Interval
+from shoal.query import EPSILON, Intervals
+from shoal.statement import Rounds, Statement
 
 CHECK_IN = shoal.ShuffledCheckIn(users=1_000, rate=0.1, sigma=4.0, crowd="identical")
 MECHANISMS = [
@@ -35,7 +37,16 @@ def test_a_statement_says_everything(m, asked):
     assert said.answer == answer
     assert getattr(said, asked) == answer.upper
     text = said.sentence()
-    for part in (m.label, m.adjacency, m.assumption, m.trust, "3 rounds", rounded(answer.upper), m.settings):
+    for part in (
+        m.label,
+        m.adjacency,
+        m.assumption,
+        m.protocol,
+        m.trust,
+        "3 rounds",
+        rounded(answer.upper),
+        m.settings,
+    ):
         assert part in text
     data = json.loads(json.dumps(said.to_dict()))
     assert data["guarantee"] == text
@@ -81,7 +92,8 @@ def test_one_of_epsilon_and_delta_is_given():
 def test_methods_in_words():
     common = {
         "runs": (Rounds(label="x", settings="", rounds=1, mechanism={}),), "adjacency": "zero-out", "crowd": None,
-        "assumption": "nothing", "trust": "nobody", "asked": "epsilon", "given": 1e-5, "accuracy": 1e-3,
+        "assumption": "nothing", "protocol": "all send", "trust": "nobody", "question": EPSILON, "value": 1e-5,
+        "accuracy": 1e-3,
     }  # fmt: skip
 
     def how(lower, upper, method="tight"):
@@ -96,7 +108,7 @@ def test_methods_in_words():
 
 @pytest.mark.parametrize("sigma", [0.02, 0.5, 1.0, 3.0, 50.0])
 def test_plain_words_never_promise_more_than_the_guarantee(sigma):
-    """The best attack that is wrong in 1 of 100 cases finds no more than is said; weak guarantees are called so."""
+    """The best attack with 1% false positives finds no more than is said; weak guarantees are called so."""
     m = shoal.LocalGaussian(sigma=sigma)
     said = m.statement(delta=1e-5)
     text = said.plain()
@@ -106,7 +118,7 @@ def test_plain_words_never_promise_more_than_the_guarantee(sigma):
         return
     assert all(sentence in text for sentence in re.split(r"(?<=\.) ", said.in_short()))
     assert not re.search(r"\d", said.in_short())
-    found = float(re.search(r"right in at most ([\d.]+) of 100", text).group(1))
+    found = float(re.search(r"with probability at most ([\d.]+)%", text).group(1))
     assert found >= min(100.0, 100.0 * (math.exp(said.epsilon) * 0.01 + 1e-5)) - 1e-12
     assert 100.0 * m.tradeoff(0.01).lower <= found
     assert ("Few would accept" in text) == (found >= 10.0) == ("may well tell" in text)

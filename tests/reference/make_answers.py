@@ -15,7 +15,7 @@ import random
 from collections.abc import Iterator
 from typing import Any
 
-import shoal.sampling
+import shoal
 
 
 def mechanisms(rng: random.Random) -> Iterator[shoal.Mechanism]:

@@ -16,7 +16,8 @@ import pytest
 import shoal
 from helpers import run
 from shoal import literature, reproduction
-from shoal.interval import Interval, rounded
+from shoal.formatting import rounded
+from shoal.interval import Interval
 from shoal.reproduction import parts, table1
 
 DELTA = 1 / 60_000

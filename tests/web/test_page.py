@@ -18,7 +18,7 @@ import pytest
 
 import shoal
 from shoal import Accountant, BallsAndBins, LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle, calibrate
-from shoal.interval import rounded
+from shoal.formatting import rounded
 
 pytestmark = pytest.mark.xdist_group("explore")  # one server and one browser for all
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 import shoal
 from shoal import Accountant, BallsAndBins, LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle, calibrate
 from shoal.cli.app import app
-from shoal.interval import rounded
+from shoal.formatting import rounded
 from shoal.web import budget, calls, fields, papers, setting, tasks, utility
 
 SMALL = {"users": "1,000", "sample": "100", "bins": "50", "sigma": "3", "rounds": "10", "delta": "1e-6"}

@@ -2,34 +2,33 @@
 
 from __future__ import annotations
 
-import html
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Any, overload
 
-from shoal import _validate, sampling  # noqa: F401 (sampling adds its mechanisms to those that can be restored)
+from shoal import _validate
 from shoal._validate import Numbers
 from shoal.accountant.merging import round_classes
 from shoal.bounds import certify
 from shoal.bounds.numeric import FloatArray
 from shoal.errors import InvalidInput, InvalidType
+from shoal.formatting import count_of, distinct, html_table, markdown_table
 from shoal.interval import Interval
-from shoal.mechanisms import Mechanism, bounds, from_dict, run
+from shoal.mechanisms import Mechanism, bounds, from_dict
 from shoal.query import (
     ADVANTAGE,
     DELTA,
     EPSILON,
+    POWER,
     Bounds,
-    How,
     Intervals,
     Method,
-    Statement,
-    ask_delta,
-    ask_epsilon,
-    ask_power,
-    ask_rdp,
-    which_asked,
+    Options,
+    divergences,
+    intervals,
+    solve,
 )
+from shoal.statement import Statement, question_for
 
 STATE_VERSION = 1
 """The version of saved ledgers; one of another version is refused, never guessed at."""
@@ -102,32 +101,28 @@ class Accountant:
         return iter(self.ledger)
 
     def __repr__(self) -> str:
-        return f"<Accountant: {_rounds(len(self))}, {len(self._counts)} different>"
+        return f"<Accountant: {count_of(len(self), 'round')}, {len(self._counts)} different>"
 
     def _rows(self) -> list[tuple[str, str, str, str]]:
-        """The ledger in words, and what the rounds have in common."""
+        """The ledger in words."""
         return [
-            (f"{r:,}", m.label, m.settings, f"{m.adjacency}, {getattr(m, 'crowd', 'no')} crowd")
-            for m, r in self._counts.items()
+            (f"{rounds:,}", m.label, m.settings, f"{m.adjacency}, {m.crowd or 'no'} crowd")
+            for m, rounds in self._counts.items()
         ]
 
     def _repr_markdown_(self) -> str:
-        rows = "".join(f"| {' | '.join(row)} |\n" for row in self._rows())
-        return f"**Accountant**: {_rounds(len(self))}\n\n| {' | '.join(_COLUMNS)} |\n|---|---|---|---|\n{rows}"
+        return f"**Accountant**: {count_of(len(self), 'round')}\n\n{markdown_table(_COLUMNS, self._rows())}"
 
     def _repr_html_(self) -> str:
-        heads = "".join(f"<th>{name}</th>" for name in _COLUMNS)
-        cells = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in self._rows())
-        rows = "".join(f"<tr>{row}</tr>" for row in cells)
-        return f"<p><b>Accountant</b>: {_rounds(len(self))}</p><table><tr>{heads}</tr>{rows}</table>"
+        return html_table(_COLUMNS, self._rows(), caption=f"Accountant: {count_of(len(self), 'round')}")
 
     def bounds(self, rounds: int = 1) -> Bounds:
-        """The rounds that bound `rounds` repetitions of this ledger from above and from below."""
+        """The bounds of `rounds` repetitions of this ledger."""
         # A class of rounds has a mechanism for each side: one that is not more private, and one that is not less.
         classes = round_classes(self._counts)
         lower = bounds((c.lower, c.rounds * rounds) for c in classes)
         upper = bounds((c.upper, c.rounds * rounds) for c in classes)
-        return Bounds(upper=upper.upper, identical=lower.identical, opposite=lower.opposite)
+        return Bounds(upper=upper.upper, attacks=lower.attacks)
 
     @overload
     def epsilon(self, *, delta: float, method: Method = ..., orders: Any = ..., accuracy: float = ...) -> Interval: ...
@@ -146,7 +141,8 @@ class Accountant:
             orders: The Rényi orders for "rdp"; all by default.
             accuracy: The relative width that an interval should have.
         """
-        return ask_epsilon(self.bounds, delta, 1, How.checked(method, orders, accuracy))
+        options = Options(method=method, orders=orders, accuracy=accuracy)
+        return intervals(EPSILON, self.bounds, delta, 1, options)
 
     @overload
     def delta(self, *, epsilon: float, method: Method = ..., orders: Any = ..., accuracy: float = ...) -> Interval: ...
@@ -165,7 +161,8 @@ class Accountant:
             orders: The Rényi orders for "rdp"; all by default.
             accuracy: The relative width that an epsilon should have; delta is bracketed to match.
         """
-        return ask_delta(self.bounds, epsilon, 1, How.checked(method, orders, accuracy))
+        options = Options(method=method, orders=orders, accuracy=accuracy)
+        return intervals(DELTA, self.bounds, epsilon, 1, options)
 
     @overload
     def tradeoff(self, fpr: float, *, accuracy: float = ...) -> Interval: ...
@@ -178,11 +175,11 @@ class Accountant:
             fpr: One false positive rate, or several; several give an array of intervals.
             accuracy: The relative width that an interval should have.
         """
-        return ask_power(self.bounds(), fpr, accuracy)
+        return intervals(POWER, self.bounds, fpr, 1, Options(accuracy=accuracy))
 
     def advantage(self, *, accuracy: float = certify.ACCURACY) -> Interval:
         """The largest true positive rate minus false positive rate that any attack on all rounds reaches."""
-        return How.checked("tight", None, accuracy).answer(self.bounds(), 0.0, ADVANTAGE)
+        return solve(ADVANTAGE, self.bounds(), 0.0, Options(accuracy=accuracy)).interval
 
     def statement(
         self,
@@ -207,25 +204,19 @@ class Accountant:
         """
         if not self._counts:
             raise InvalidInput("an empty accountant has nothing to state: compose a round first")
-        asked, options = which_asked(epsilon, delta), {"method": method, "orders": orders, "accuracy": accuracy}
-        value: Any = delta if asked == "epsilon" else epsilon
-        answer = self.epsilon(delta=value, **options) if asked == "epsilon" else self.delta(epsilon=value, **options)
-        question = EPSILON if asked == "epsilon" else DELTA
-        numerical = How.checked(method, None, accuracy).numerical(self.bounds(), float(value), question, answer.upper)
+        question, value = question_for(epsilon=epsilon, delta=delta)
+        options = Options(method=method, orders=orders, accuracy=accuracy)
+        answer = solve(question, self.bounds(), question.check(value), options)
         mechanisms = list(self._counts)
-        crowds = {getattr(m, "crowd", None) for m in mechanisms} - {None}
-        return Statement(
-            runs=tuple(run(m, r) for m, r in self._counts.items()),
+        crowds = {m.crowd for m in mechanisms if m.crowd is not None}
+        return Statement.of(
+            answer,
+            runs=tuple(m.run(rounds) for m, rounds in self._counts.items()),
             adjacency=mechanisms[0].adjacency,
-            crowd=crowds.pop() if len(crowds) == 1 else "mixed" if crowds else None,
-            assumption=_distinct(m.assumption for m in mechanisms),
-            trust=_distinct(m.trust for m in mechanisms),
-            method=method,
-            asked=asked,
-            given=float(value),
-            answer=answer,
-            accuracy=accuracy,
-            numerical=numerical,
+            crowd="mixed" if len(crowds) > 1 else next(iter(crowds), None),
+            assumption=distinct(m.assumption for m in mechanisms),
+            protocol=distinct(m.protocol for m in mechanisms),
+            trust=distinct(m.trust for m in mechanisms),
             note=self.merging_note(),
         )
 
@@ -240,14 +231,14 @@ class Accountant:
             f"{' and samples up' if is_sampled else ''}, which is never better"
         )
 
-    def rdp(self, orders: Any, *, direction: Literal["worse", "forward", "reverse"] = "worse") -> FloatArray:
+    def rdp(self, orders: Any, *, direction: certify.DirectionChoice = "worse") -> FloatArray:
         """The Rényi DP of all rounds so far, at each order.
 
         Args:
             orders: One Rényi order or several, above 1.
             direction: "forward" for D(P||Q), "reverse" for D(Q||P), or the worse of the two.
         """
-        return ask_rdp(self.bounds(), orders, direction)
+        return divergences(self.bounds(), orders, direction)
 
     def state_dict(self) -> dict[str, Any]:
         """The ledger as plain data (JSON will do), to be restored by `load_state_dict`."""
@@ -278,12 +269,3 @@ class Accountant:
                 raise type(error)(f"ledger entry {number}: {error}") from None
         self._counts = restored._counts
         return self
-
-
-def _rounds(count: int) -> str:
-    return "one round" if count == 1 else f"{count:,} rounds"
-
-
-def _distinct(texts: Iterable[str]) -> str:
-    """The different texts, each once."""
-    return "; ".join(dict.fromkeys(texts))

@@ -45,6 +45,9 @@ LOW_NOISE_SIGMA = 2.5
 CLASS_STARTS = 512
 """The most places at which a class is tried to start."""
 
+_SIZE_FIELDS = ("users", "sample")
+"""The fields of a mechanism in which rounds of one class differ."""
+
 Size = tuple[int, int]
 """A number of users, and how many of them a sample takes (all of them where there is no sample)."""
 
@@ -60,15 +63,14 @@ class RoundClass:
 
 def round_classes(ledger: Mapping[Mechanism, int]) -> list[RoundClass]:
     """The rounds of a ledger, in few classes where they differ in users and samples only."""
-    families: dict[Any, list[Any]] = {}
+    families: dict[Any, list[Mechanism]] = {}
     for m in ledger:
+        fixed = tuple((k, v) for k, v in sorted(m.to_dict().items()) if k not in _SIZE_FIELDS)
         # The identical crowd is quick to analyse: its rounds are never merged.
-        is_any_crowd = getattr(m, "crowd", None) == "any"
-        fixed = tuple((k, v) for k, v in sorted(m.to_dict().items()) if k not in ("users", "sample"))
-        families.setdefault(fixed if is_any_crowd else m, []).append(m)
+        families.setdefault(fixed if m.crowd == "any" else m, []).append(m)
     merged = []
     for family in families.values():
-        by_size = {(m.users, getattr(m, "sample", m.users)): m for m in family} if len(family) > 1 else {}
+        by_size = {_size(m): m for m in family} if len(family) > 1 else {}
         if len(family) == 1 or not _lower_size_is_allowed(by_size):
             merged += [RoundClass(upper=m, lower=m, rounds=ledger[m]) for m in family]
             continue
@@ -83,7 +85,7 @@ def max_classes(mechanism: Mechanism) -> int:
     """The most classes for rounds like this one."""
     if mechanism.sigma < LOW_NOISE_SIGMA:
         return MAX_CLASSES_LOW_NOISE
-    return MAX_CLASSES_SAMPLED if hasattr(mechanism, "sample") else MAX_CLASSES
+    return MAX_CLASSES_SAMPLED if mechanism.sampling == "drawn" else MAX_CLASSES
 
 
 def bounding_size(sizes: Iterable[Size], side: Side) -> Size:
@@ -152,11 +154,14 @@ def _best_cuts(costs: FloatArray, limit: int) -> list[int]:
     return cuts
 
 
+def _size(mechanism: Mechanism) -> Size:
+    fields = mechanism.to_dict()
+    return fields["users"], fields.get("sample", fields["users"])
+
+
 def _resized(mechanism: Mechanism, size: Size) -> Mechanism:
-    users, sample = size
-    if hasattr(mechanism, "sample"):
-        return mechanism.replace(users=users, sample=sample)
-    return mechanism.replace(users=users)
+    fields = dict(zip(_SIZE_FIELDS, size, strict=True))
+    return mechanism.replace(**{name: value for name, value in fields.items() if name in mechanism.to_dict()})
 
 
 def _lower_size_is_allowed(sizes: Iterable[Size]) -> bool:

@@ -44,8 +44,14 @@ from shoal import _validate
 from shoal.accountant import Accountant
 from shoal.bounds.composition import upper_lattice
 from shoal.bounds.numeric import DIRECTIONS
-from shoal.mechanisms import Adjacency, BallsAndBins, LocalGaussian, Mechanism, bounds, from_dict
-from shoal.sampling import FixedBatch, PoissonSampling, RandomAllocation
+from shoal.mechanisms import (
+    Adjacency,
+    FixedBatch,
+    LocalGaussian,
+    Mechanism,
+    PoissonSampling,
+    from_dict,
+)
 
 # An event that fits none of these relations is refused with a reason: accounting for another event in its place would
 # be worse than refusing.
@@ -54,9 +60,6 @@ _ADJACENCY: dict[NeighboringRelation, Adjacency] = {
     NeighboringRelation.REPLACE_ONE: "replace",
     NeighboringRelation.ADD_OR_REMOVE_ONE: "zero-out",
 }
-
-_PRESENCE = (PoissonSampling, RandomAllocation, BallsAndBins)
-"""Mechanisms of which it makes no difference whether a record is zero or not there."""
 
 
 def _as_mechanism(value: Any) -> Mechanism:
@@ -127,7 +130,7 @@ def distribution(mechanism: Mechanism, *, step: float = 1e-4) -> Any:
         raise InvalidInput(f"step must be above 0 and at most 1, got {step}")
     total = None
     # One round may consist of several: an epoch of random allocation is one round for each pick.
-    for part, count in bounds([(mechanism, 1)]).upper:
+    for part, count in mechanism.bounds(1).upper:
         pmfs = []
         for direction in DIRECTIONS:
             start, masses, infinite = upper_lattice(part, _EXPORT_CELLS, direction, step)
@@ -172,7 +175,7 @@ def _translate(event: Any, relation: NeighboringRelation) -> Mechanism | None:
                 f"adjacency must be {adjacency!r}, as the accountant's neighboring_relation requires, "
                 f"got {event.mechanism.adjacency!r}",
             )
-        if relation == NeighboringRelation.ADD_OR_REMOVE_ONE and not isinstance(event.mechanism, _PRESENCE):
+        if relation == NeighboringRelation.ADD_OR_REMOVE_ONE and not event.mechanism.zero_is_absent:
             raise _UnsupportedError(event, f"{event.mechanism.label} does not hide whether a user exists")
         return event.mechanism
     if isinstance(event, dp_accounting.GaussianDpEvent):

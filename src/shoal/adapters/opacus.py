@@ -68,12 +68,14 @@ from shoal.mechanisms import (
     Adjacency,
     BallsAndBins,
     Crowd,
+    FixedBatch,
     LocalGaussian,
     Mechanism,
+    PoissonSampling,
     ShuffledCheckIn,
+    ShuffledEpochs,
     SubsampledShuffle,
 )
-from shoal.sampling import FixedBatch, PoissonSampling, ShuffledEpochs
 
 
 def _reports_per_step(users: int, sample_rate: float) -> float:

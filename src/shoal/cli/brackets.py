@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,27 +9,15 @@ from typing import TYPE_CHECKING, Any
 from shoal.cli import parse
 from shoal.cli import show as shown
 from shoal.plots import Line, band, check, draw
+from shoal.query import EPSILON, Options
 
 if TYPE_CHECKING:
     from shoal.mechanisms import Mechanism
-    from shoal.query import Asked, Method
-
-
-@dataclass(frozen=True, kw_only=True)
-class Quantity:
-    """What is asked for, and at what."""
-
-    name: Asked
-    symbol: str
-    at: str
-    at_symbol: str
+    from shoal.query import Method, Question
 
 
 FLOOR = 1e-12
 """The least delta that is drawn. What is certified below it is mostly the round-off that was charged."""
-
-EPSILON = Quantity(name="epsilon", symbol="ε", at="delta", at_symbol="δ")
-DELTA = Quantity(name="delta", symbol="δ", at="epsilon", at_symbol="ε")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,20 +44,20 @@ class Query:
 
 
 def show(
-    quantity: Quantity, query: Query, given: list[float], *, as_json: bool, plot: Path | None, against: str = "rounds"
+    question: Question, query: Query, given: list[float], *, as_json: bool, plot: Path | None, against: str = "rounds"
 ) -> None:
     """Compute, draw, and print a table and a sentence for each crowd, or JSON."""
     if plot is not None:
         check(plot)
-    rows = [row for crowd, m in query.variants for value in given for row in _rows(quantity, query, crowd, m, value)]
+    rows = [row for crowd, m in query.variants for value in given for row in _rows(question, query, crowd, m, value)]
     path = None
     if plot is not None:
-        path = _picture(quantity, query, given, plot) if against == "rounds" else _around(against, query, given, plot)
+        path = _picture(question, query, given, plot) if against == "rounds" else _around(against, query, given, plot)
     if as_json:
         payload = {"mechanism": shown.fields(query.first), **query.how, "rows": rows, "plot": path and str(path)}
         shown.emit_json(payload)
         return
-    _table(quantity, query.first, rows)
+    _table(question, query.first, rows)
     for crowd, _ in query.variants:
         # One sentence a crowd, for the last row: the most rounds, which is what people ask for.
         last = [row for row in rows if row["crowd"] == crowd][-1]
@@ -81,38 +68,39 @@ def show(
     shown.say_where(path)
 
 
-def _rows(quantity: Quantity, query: Query, crowd: str | None, m: Mechanism, value: float) -> list[dict[str, Any]]:
+def _rows(question: Question, query: Query, crowd: str | None, m: Mechanism, value: float) -> list[dict[str, Any]]:
     """One answer for each number of rounds."""
+    options = Options(method=query.method, accuracy=query.accuracy)
     with shown.busy(m):
-        answers = getattr(m, quantity.name)(**{quantity.at: value}, rounds=query.rounds, **query.how)
+        answers = [m.answer(question, value, rounds=count, options=options) for count in query.rounds]
     rows = []
     for count, answer in zip(query.rounds, answers, strict=True):
-        said = m.stated(quantity.name, value, answer, count, query.method, query.accuracy)
-        row = {"crowd": crowd, "rounds": count, quantity.at: value, quantity.name: shown.interval(answer)}
+        said = m.state(answer, rounds=count)
+        row = {"crowd": crowd, "rounds": count, question.dual: value, question.name: shown.interval(answer.interval)}
         # Only of epsilon: what others would claim is an epsilon.
-        caution = m.caution(delta=value, epsilon=answer, rounds=count) if quantity is EPSILON else ""
+        caution = m.caution(delta=value, epsilon=answer.interval, rounds=count) if question is EPSILON else ""
         told = {"guarantee": said.sentence(), "plain": said.plain(), **({"caution": caution} if caution else {})}
         rows.append({**row, **told})
     return rows
 
 
-def _table(quantity: Quantity, m: Mechanism, rows: list[dict[str, Any]]) -> None:
+def _table(question: Question, m: Mechanism, rows: list[dict[str, Any]]) -> None:
     cells = [
         [
             shown.crowd_name(r["crowd"]),
             f"{r['rounds']:,}",
-            shown.plain(r[quantity.at]),
-            *shown.bounds(r[quantity.name]),
+            shown.plain(r[question.dual]),
+            *shown.bounds(r[question.name]),
         ]
         for r in rows
     ]
-    heads = ["crowd", "rounds", quantity.at_symbol, f"{quantity.symbol} ≥", f"{quantity.symbol} ≤"]
+    heads = ["crowd", "rounds", question.dual_symbol, f"{question.symbol} ≥", f"{question.symbol} ≤"]
     shown.table(f"{m.label}: {m.settings}; {m.adjacency} adjacency", heads, cells)
 
 
-def _picture(quantity: Quantity, query: Query, given: list[float], file: Path) -> Path:
+def _picture(question: Question, query: Query, given: list[float], file: Path) -> Path:
     """Epsilon against rounds (a line a crowd and delta), or delta against epsilon (a line a crowd and rounds)."""
-    by_rounds = quantity is EPSILON
+    by_rounds = question is EPSILON
     keys: list[Any] = given if by_rounds else query.rounds
     lines: list[Line] = []
     for crowd, m in query.variants:
@@ -122,9 +110,9 @@ def _picture(quantity: Quantity, query: Query, given: list[float], file: Path) -
         else:
             x = _down_to_the_floor(m, max(query.rounds), given, 2 * parse.points_for(crowd))
         for key in keys:
-            fixed = {quantity.at: key, "rounds": x} if by_rounds else {quantity.at: x, "rounds": key}
+            fixed = {question.dual: key, "rounds": x} if by_rounds else {question.dual: x, "rounds": key}
             with shown.busy(m):
-                answers = getattr(m, quantity.name)(**fixed, **query.how)
+                answers = m.epsilon(**fixed, **query.how) if by_rounds else m.delta(**fixed, **query.how)
             words = [] if crowd is None else [f"{shown.crowd_name(crowd)} crowd"]
             if len(keys) > 1:
                 words.append(f"δ = {shown.plain(key)}" if by_rounds else f"{key:,} rounds")
@@ -137,7 +125,7 @@ def _picture(quantity: Quantity, query: Query, given: list[float], file: Path) -
         file,
         title=f"{query.first.label}: {query.first.settings}\n{', '.join(notes)}",
         xlabel="rounds" if by_rounds else "ε",
-        ylabel=f"{quantity.symbol} ({query.bound})",
+        ylabel=f"{question.symbol} ({query.bound})",
         logarithmic="xy" if by_rounds else "y",
         floor=None if by_rounds else FLOOR,
         note="" if by_rounds else f"Drawn where δ is above {FLOOR:g}.",
@@ -190,7 +178,7 @@ def _axis(m: Mechanism, field: str) -> str:
     """What the field is called."""
     if field == "sigma":
         return "σ (noise multiplier)"
-    return next(str(f.metadata["words"]) for f in dataclasses.fields(m) if f.name == field)
+    return next(parameter.words for parameter in m.parameters() if parameter.name == field)
 
 
 def values(m: Mechanism, field: str, count: int) -> list[float]:
@@ -200,7 +188,7 @@ def values(m: Mechanism, field: str, count: int) -> list[float]:
     if field == "rate":
         high = min(high, 1.0)
     if field == "users":
-        low = max(low, getattr(m, "sample", 1))
+        low = max(low, m.to_dict().get("sample", 1))
     points = [low * (high / low) ** (i / (count - 1)) for i in range(count)]
     if field == "users":
         return sorted({middle, *(round(p) for p in points)})

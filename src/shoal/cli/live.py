@@ -26,12 +26,12 @@ def say_plan(config: Config, found: Plan) -> None:
     from shoal.training.plan import REPORTS
 
     m = config.mechanism
-    crowd = f", {m.crowd} crowd" if hasattr(m, "crowd") else ""
+    crowd = f", {m.crowd} crowd" if m.crowd_matters else ""
     if found.weighed:
         cells = [
             [
                 f"{p.rounds:,}",
-                f"{getattr(p.mechanism, 'rate', 1.0):.4g}",
+                f"{p.mechanism.participation:.4g}",
                 f"{p.mechanism.sigma:.4g}",
                 f"{p.noise / p.floor:.2f}",
                 "chosen" if p.rounds == found.rounds and _rate(p.mechanism) == _rate(m) else "",
@@ -56,7 +56,7 @@ def say_plan(config: Config, found: Plan) -> None:
 
 
 def _rate(m: Any) -> float:
-    return float(getattr(m, "rate", 1.0))
+    return m.participation
 
 
 def say_time(config: Config, data: Dataset | Records, found: Plan | None, as_json: bool) -> None:
@@ -242,9 +242,17 @@ def finish(folder: Path, as_json: bool) -> None:
 def _stated(mechanism: Mechanism, delta: float, epsilon: float, rounds: int) -> Statement:
     """The first accountant's answer, which is the guarantee: it assumes nothing about other users."""
     from shoal.interval import Interval
+    from shoal.query import EPSILON, Answer, Options
 
-    m = mechanism.replace(crowd="any") if hasattr(mechanism, "crowd") else mechanism
-    return m.stated("epsilon", delta, Interval(lower=0.0, upper=epsilon), rounds)
+    m = mechanism.replace(crowd="any") if mechanism.crowd_matters else mechanism
+    answer = Answer(
+        question=EPSILON,
+        value=delta,
+        options=Options(),
+        interval=Interval(lower=0.0, upper=epsilon),
+        bounds=m.bounds(rounds),
+    )
+    return m.state(answer, rounds=rounds)
 
 
 def _as_data(found: Report) -> dict[str, Any]:

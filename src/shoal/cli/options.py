@@ -22,7 +22,7 @@ from shoal._written import number
 from shoal.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from shoal.mechanisms import Mechanism
+    from shoal.mechanisms import Mechanism, Parameter
 
 
 class CrowdChoice(str, enum.Enum):
@@ -98,7 +98,7 @@ class Description:
     @property
     def crowded(self) -> bool:
         """Whether it matters what the other users hold."""
-        return has(kinds()[self.kind], "crowd")
+        return kinds()[self.kind].crowd_matters
 
     def mechanism(self, adjacency: AdjacencyChoice, **known: Any) -> Mechanism:
         """The mechanism; `known` sets the field that the command looks for."""
@@ -129,12 +129,10 @@ Described = Annotated[Description, Offer()]
 
 
 def kinds() -> dict[str, type[Mechanism]]:
-    """All mechanisms that are public names of the package, by their name in the command line."""
-    import shoal
-    from shoal.mechanisms import MECHANISMS
+    """All mechanisms by their name in the command line."""
+    from shoal.mechanisms import labelled
 
-    public = [getattr(shoal, name) for name in shoal.__all__ if name[0].isupper()]  # loads the files they are in
-    return {cls.label: cls for cls in MECHANISMS.values() if cls in public}
+    return labelled()
 
 
 def has(cls: type[Mechanism], name: str) -> bool:
@@ -143,12 +141,7 @@ def has(cls: type[Mechanism], name: str) -> bool:
 
 def fields(cls: type[Mechanism]) -> dict[str, bool]:
     """The fields of a mechanism that have options, its noise last, and whether each must be given."""
-    found = {
-        f.name: f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
-        for f in dataclasses.fields(cls)
-        if "metavar" in f.metadata  # adjacency and crowd say what is asked, not what is done
-    }
-    return {**{k: v for k, v in found.items() if k != "sigma"}, "sigma": found["sigma"]}
+    return {parameter.name: parameter.is_required for parameter in cls.parameters()}
 
 
 # ---------------------------------------------------------------------------------------------
@@ -241,32 +234,30 @@ def _argument(offer: Offer) -> inspect.Parameter:
 def _options(offer: Offer) -> list[inspect.Parameter]:
     """One option for each field that is offered, the noise last; a field that is True or False is a flag."""
     offered = {name for cls in kinds().values() if has(cls, offer.of) for name in fields(cls)} - {offer.but}
-    every: dict[str, dict[str, dataclasses.Field[Any]]] = {}
+    every: dict[str, dict[str, Parameter]] = {}
     for label, cls in kinds().items():
-        for f in dataclasses.fields(cls):
-            every.setdefault(f.name, {})[label] = f
+        for parameter in cls.parameters():
+            every.setdefault(parameter.name, {})[label] = parameter
     # What a mechanism is about comes first, the noise that all share last.
     order = sorted(every, key=lambda name: name == "sigma")
     return [_option(name, every[name]) for name in order if name in offered]
 
 
-def _option(name: str, owners: dict[str, dataclasses.Field[Any]]) -> inspect.Parameter:
+def _option(name: str, owners: dict[str, Parameter]) -> inspect.Parameter:
     """The option of a field; its help names the mechanisms that have the field, unless all do."""
     # The same name may mean two things: a rate of checking in, and one of sampling. Each meaning names its mechanisms.
     meanings: dict[str, list[str]] = {}
-    for label, field in owners.items():
-        meanings.setdefault(field.metadata["help"].removesuffix("."), []).append(label)
+    for label, parameter in owners.items():
+        meanings.setdefault(parameter.help.removesuffix("."), []).append(label)
     if len(owners) == len(kinds()) and len(meanings) == 1:
         words = next(iter(meanings))
     else:
         words = "; ".join(f"{text} ({', '.join(labels)})" for text, labels in meanings.items())
     first = next(iter(owners.values()))
-    if isinstance(first.default, bool):
+    if first.domain.kind == "flag":
         flag = f"--{name.replace('_', '-')}"
         return _parameter(name, Annotated[bool, typer.Option(flag, help=f"{words}.")], False)
-    return _parameter(
-        name, Annotated[str | None, typer.Option(metavar=first.metadata["metavar"], help=f"{words}.")], None
-    )
+    return _parameter(name, Annotated[str | None, typer.Option(metavar=first.metavar, help=f"{words}.")], None)
 
 
 def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-from shoal import interval as numbers
+from shoal import formatting as numbers
 
 if TYPE_CHECKING:
     from shoal.mechanisms import Mechanism

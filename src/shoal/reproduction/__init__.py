@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from shoal import _validate
-from shoal.audit import Progress
+from shoal.progress import Progress
 from shoal.reproduction.figure1a import reproduce_figure1a
 from shoal.reproduction.figure1b import GENERIC_ORDERS, reproduce_figure1b
 from shoal.reproduction.frontier import FRONTIER, reproduce_frontier

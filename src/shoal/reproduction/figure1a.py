@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shoal.audit import Progress
 from shoal.interval import Interval
 from shoal.literature.tables import PRINTED_TABLE1, SIGMA, USERS, figure1a
 from shoal.mechanisms import Shuffle
 from shoal.plots import Line, band
+from shoal.progress import Progress
 from shoal.reproduction import parts
 from shoal.reproduction.parts import PAPER_DELTA, Check, Column, Part, Picture, Steps, lower_text, upper_text
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from shoal.audit import Progress
 from shoal.interval import Interval
 from shoal.literature.checkin import checkin_baseline, checkin_sum, checkin_sum_printed, generic_bound, theorem3
 from shoal.literature.composition import epsilon_from_rdp
 from shoal.literature.tables import ORDERS
 from shoal.mechanisms import ShuffledCheckIn
 from shoal.plots import Line
+from shoal.progress import Progress
 from shoal.reproduction import parts
 from shoal.reproduction.parts import Check, Column, Part, Picture, Steps, upper_text
 from shoal.reproduction.runs import PACKAGED_RUN, TrainingRun, read_run

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from shoal.audit import Progress
 from shoal.errors import DataError
 from shoal.interval import Interval
 from shoal.literature.checkin import theorem3
 from shoal.literature.tables import ORDERS
 from shoal.mechanisms import Shuffle, from_dict
 from shoal.plots import Line
+from shoal.progress import Progress
 from shoal.reproduction import parts
 from shoal.reproduction.figure1b import ACCURACY_OF_THE_PAPER, converted_epsilons
 from shoal.reproduction.parts import Check, Column, Part, Picture, Steps, upper_text

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from shoal.audit import Progress
-from shoal.interval import Interval, outwards
+from shoal.formatting import outwards
+from shoal.interval import Interval
 from shoal.literature.tables import USERS
 from shoal.mechanisms import Mechanism
 from shoal.plots import Line
+from shoal.progress import Progress
 
 Rounding = Literal["nearest", "up", "down", "given"]
 

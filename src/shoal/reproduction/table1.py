@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from shoal.audit import Progress
 from shoal.interval import Interval
 from shoal.literature.clones import clones_gaussian
 from shoal.literature.composition import epsilon_from_rdp
 from shoal.literature.tables import ORDERS, PRINTED_TABLE1, SIGMA, SIGMA_CLONES, USERS, Table1, table1
 from shoal.mechanisms import Shuffle
 from shoal.plots import Line, band
+from shoal.progress import Progress
 from shoal.reproduction import parts
 from shoal.reproduction.parts import PAPER_DELTA, Check, Column, Part, Picture, Steps, lower_text, upper_text
 

@@ -87,7 +87,7 @@ def draw_all(run_report: Report, folder: Path) -> list[Path]:
         if shown:
             x, y = zip(*shown, strict=True)
             lines.append(Line(label=label, x=x, upper=y))
-    users = getattr(config.mechanism, "users", 0)
+    users = config.mechanism.to_dict().get("users", 0)
     delta = f"δ = 1/{users:,}" if users and math.isclose(1 / users, config.delta) else f"δ = {config.delta:g}"
     adjacency = f"{config.mechanism.adjacency} adjacency"
     ylabel = "accuracy on test images, %"
@@ -105,8 +105,8 @@ def draw_all(run_report: Report, folder: Path) -> list[Path]:
 
 
 def _title(config: Config) -> str:
-    m = config.mechanism
-    fields = {"users": "n", "sample": "m", "rate": "γ", "sigma": "σ"}
-    settings = ", ".join(f"{sign} = {getattr(m, name):,.6g}" for name, sign in fields.items() if hasattr(m, name))
+    m, symbols = config.mechanism, {"users": "n", "sample": "m", "rate": "γ", "sigma": "σ"}
+    values = m.to_dict()
+    settings = ", ".join(f"{sign} = {values[name]:,.6g}" for name, sign in symbols.items() if name in values)
     seeded = "" if config.private else ", seeded (not private)"
     return f"{config.data}, {m.label}: {settings}, C = {config.clip:g}{seeded}"

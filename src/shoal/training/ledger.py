@@ -11,11 +11,10 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from shoal import literature
-from shoal.bounds import certify
+from shoal import literature, query
 from shoal.literature.compare import PAPER_ORDERS, THEOREM, clones_epsilon, paper_rdp
-from shoal.mechanisms import Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle, bounds
-from shoal.query import EPSILON, How, Method
+from shoal.mechanisms import Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle
+from shoal.query import EPSILON, Method, Options
 
 Epsilons = Callable[[Sequence[int], float], list[float]]
 
@@ -59,8 +58,7 @@ def guarantee(mechanism: Mechanism, *, delta: float, rounds: int, method: Method
     >>> guarantee(m, delta=1e-5, rounds=3) == m.epsilon(delta=1e-5, rounds=3).upper
     True
     """
-    options = How.checked(method, None, certify.ACCURACY, ends="upper")
-    return options.answer(bounds([(mechanism, rounds)]), delta, EPSILON).upper
+    return query.guarantee(EPSILON, mechanism.bounds(rounds), delta, Options(method=method))
 
 
 def accountants(mechanism: Mechanism) -> list[LedgerEntry]:

@@ -31,9 +31,8 @@ from dataclasses import dataclass
 from shoal import _validate, calibrate
 from shoal.bounds import certify
 from shoal.errors import InvalidInput
-from shoal.interval import rounded
-from shoal.mechanisms import LocalGaussian, Mechanism, ShuffledCheckIn
-from shoal.sampling import PoissonSampling
+from shoal.formatting import rounded
+from shoal.mechanisms import LocalGaussian, Mechanism
 from shoal.training.ledger import guarantee
 from shoal.training.protocol import expected_reports
 
@@ -99,7 +98,7 @@ def noise_of_the_mean(mechanism: Mechanism, *, users: int, rounds: int) -> float
         The standard deviation.
     """
     reports = expected_reports(mechanism, users)
-    if isinstance(mechanism, PoissonSampling):
+    if mechanism.noise_by == "server":
         return mechanism.sigma / (reports * math.sqrt(rounds))
     return mechanism.sigma / math.sqrt(reports * rounds)
 
@@ -134,7 +133,7 @@ def plan(
     >>> chosen.mechanism.epsilon(delta=1e-5, rounds=chosen.rounds).upper <= 0.5
     True
     """
-    if auto_rate and not isinstance(mechanism, (ShuffledCheckIn, PoissonSampling)):
+    if auto_rate and mechanism.sampling != "coin":
         raise InvalidInput(f"rate must not be auto for {mechanism.label}, which has no rate")
     floor = calibrate.sigma(lambda s: LocalGaussian(sigma=s), epsilon=epsilon, delta=delta) / users
 
@@ -171,5 +170,5 @@ def plan(
             break
     better = len(weighed) < 2 or weighed[-1].noise <= (1.0 - NOISE_GAIN_MIN) * weighed[-2].noise
     chosen = weighed[-1] if better else weighed[-2]
-    fine = at(getattr(chosen.mechanism, "rate", 1.0), chosen.rounds, _FINE)
+    fine = at(chosen.mechanism.participation, chosen.rounds, _FINE)
     return dataclasses.replace(fine, weighed=tuple(weighed))

@@ -18,8 +18,14 @@ import torch
 from torch import Tensor, nn
 
 from shoal.bounds.numeric import IntArray
-from shoal.mechanisms import LocalGaussian, Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle
-from shoal.sampling import PoissonSampling
+from shoal.mechanisms import (
+    LocalGaussian,
+    Mechanism,
+    PoissonSampling,
+    Shuffle,
+    ShuffledCheckIn,
+    SubsampledShuffle,
+)
 from shoal.training import randomness as rand
 from shoal.training.clipping import ClippedSum, clipped_each, clipped_sum
 from shoal.training.randomness import Randomness
@@ -46,9 +52,7 @@ def expected_reports(mechanism: Mechanism, users: int) -> float:
     Returns:
         The number, which is public.
     """
-    if isinstance(mechanism, SubsampledShuffle):
-        return float(mechanism.sample)
-    return users * float(getattr(mechanism, "rate", 1.0))
+    return mechanism.expected_reports(users)
 
 
 def draw_participants(mechanism: Mechanism, users: int, randomness: Randomness) -> IntArray:
@@ -62,12 +66,11 @@ def draw_participants(mechanism: Mechanism, users: int, randomness: Randomness) 
     Returns:
         The users' numbers, in rising order.
     """
-    if isinstance(mechanism, SubsampledShuffle):
-        return np.sort(rand.permutation(randomness, users)[: mechanism.sample])
-    rate = float(getattr(mechanism, "rate", 1.0))
-    if rate == 1.0:
+    if mechanism.sampling == "drawn":
+        return np.sort(rand.permutation(randomness, users)[: round(mechanism.expected_reports(users))])
+    if mechanism.participation == 1.0:
         return np.arange(users)
-    return np.flatnonzero(rand.uniforms(randomness, users) < rate)
+    return np.flatnonzero(rand.uniforms(randomness, users) < mechanism.participation)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,15 +234,15 @@ def _simulate(
 ) -> Collected:
     size = sum(p.numel() for p in model.parameters() if p.requires_grad)
     users = draw_participants(mechanism, clients.users, source.stream("coins"))
-    central = isinstance(mechanism, PoissonSampling)
+    is_central = mechanism.noise_by == "server"
     noise = source.stream("noise")
-    if path == "faithful" and not central:
+    if path == "faithful" and not is_central:
         sent: Iterable[Tensor] = clients.reports(model, users, noise, clip=clip, sigma=mechanism.sigma)
-        if not isinstance(mechanism, LocalGaussian):
+        if mechanism.is_shuffled:
             sent = shuffled(sent, source.stream("shuffle"))
         return Collected(total=total(sent, size), reports=len(users), loss=None, clipped=None)
     clipped = clients.clipped_sum(model, users, clip=clip)
-    deviation = clip * mechanism.sigma * (1.0 if central else math.sqrt(len(users)))
+    deviation = clip * mechanism.sigma * (1.0 if is_central else math.sqrt(len(users)))
     drawn = torch.from_numpy(noise.normals(size)) * deviation
     count = max(1, len(users))
     return Collected(

@@ -291,7 +291,7 @@ def _training_data(config: Config, data: Dataset | Records) -> Dataset | Records
     """The data of a configuration's users, who must be the mechanism's."""
     if config.users is not None and config.users != data.users:
         data = data.first(config.users)
-    users = getattr(config.mechanism, "users", data.users)
+    users = config.mechanism.to_dict().get("users", data.users)
     if users != data.users:
         raise InvalidInput(f"users of the mechanism must be those of the data ({data.users}), got {users}")
     return data

@@ -17,7 +17,7 @@ from shoal import _validate, calibrate
 from shoal._written import number
 from shoal.accountant import Accountant
 from shoal.errors import InvalidInput, Unreachable
-from shoal.interval import rounded, short
+from shoal.formatting import rounded, short
 
 LONGEST = 16 << 20
 """Bytes of a file that is read."""

@@ -17,7 +17,7 @@ def python(setting: Setting) -> str:
     """A program that prints the statement."""
     m = setting.mechanism
     names = [name for name in parameters(m.label) if name not in SHARED] + _CHOICES
-    words = ", ".join(f"{name}={_written(getattr(m, name))}" for name in names if hasattr(m, name))
+    words = ", ".join(f"{name}={_written(getattr(m, name))}" for name in names if name != "crowd" or m.crowd_matters)
     lines = ["import shoal", "", f"m = shoal.{type(m).__name__}({words})"]
     small, rounds = _written(setting.delta), _written(setting.rounds)
     if setting.find is not None:
@@ -25,7 +25,7 @@ def python(setting: Setting) -> str:
         if setting.find == "rounds":
             lines.append(f"print(shoal.calibrate.rounds(m, {target}))")
         else:
-            least = ", at_least=m.sample" if setting.find == "users" and hasattr(m, "sample") else ""
+            least = ", at_least=m.sample" if setting.find == "users" and m.sampling == "drawn" else ""
             lines += [
                 f"make = lambda value: m.replace({setting.find}=value)",
                 f"print(shoal.calibrate.{setting.find}(make, {target}, rounds={rounds}{least}))",
@@ -50,4 +50,6 @@ def shell(setting: Setting) -> str:
 def _options(setting: Setting, without: str | None = None) -> list[str]:
     m = setting.mechanism
     names = [name for name in parameters(m.label) if name not in (*SHARED, without)] + _CHOICES
-    return [word for name in names if hasattr(m, name) for word in (f"--{name}", str(getattr(m, name)))]
+    return [
+        word for name in names if name != "crowd" or m.crowd_matters for word in (f"--{name}", str(getattr(m, name)))
+    ]

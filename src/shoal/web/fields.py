@@ -11,7 +11,7 @@ def page_data() -> dict[str, Any]:
     """All that does not depend on an answer."""
     kinds = {
         label: {"parameters": setting.parameters(label), "trust": cls.trust, "name": cls.__name__,
-                "crowded": "crowd" in cls.__dataclass_fields__}
+                "crowded": cls.crowd_matters}
         for label, cls in setting.KINDS.items()
     }  # fmt: skip
     return {

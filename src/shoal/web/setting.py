@@ -11,13 +11,13 @@ from typing import Any, Literal
 from shoal import _validate
 from shoal._written import number
 from shoal.errors import InvalidInput
-from shoal.mechanisms import MECHANISMS, Mechanism
+from shoal.mechanisms import Mechanism, labelled
 
 Found = Literal["users", "sigma", "rounds"]
 FOUND: tuple[Found, ...] = ("users", "sigma", "rounds")
 """What can be solved for where epsilon is held."""
 
-KINDS = {cls.label: cls for cls in MECHANISMS.values()}
+KINDS = labelled()
 SHARED = ("rounds", "delta")
 """Parameters that every mechanism is asked about."""
 
@@ -98,7 +98,7 @@ class Setting:
     @property
     def crowded(self) -> bool:
         """Whether other users hide one."""
-        return hasattr(self.mechanism, "crowd")
+        return self.mechanism.crowd_matters
 
     def value(self, name: str) -> float:
         """A parameter by its name."""
@@ -117,8 +117,7 @@ class Setting:
 
 def parameters(kind: str) -> tuple[str, ...]:
     """The parameters of a mechanism, the noise last, and those that every question has."""
-    own = [f.name for f in dataclasses.fields(KINDS[kind]) if "words" in f.metadata]
-    return (*sorted(own, key=lambda name: name == "sigma"), *SHARED)
+    return (*(parameter.name for parameter in KINDS[kind].parameters()), *SHARED)
 
 
 def read(state: Mapping[str, str]) -> Setting:
@@ -134,7 +133,7 @@ def read(state: Mapping[str, str]) -> Setting:
         # What is solved for has no value yet: any valid one will do.
         texts[find] = texts["sample"] if find == "users" and "sample" in names else FIELDS[find].start
     own: dict[str, Any] = {name: number(name, texts[name]) for name in names if name not in SHARED}
-    if "crowd" in KINDS[kind].__dataclass_fields__:
+    if KINDS[kind].crowd_matters:
         own["crowd"] = state.get("crowd", "any")
     own["adjacency"] = state.get("adjacency", "zero-out")
     mechanism = KINDS[kind](**own)

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from shoal import calibrate
-from shoal.bounds.certify import ACCURACY
 from shoal.errors import Unreachable
-from shoal.interval import Interval, rounded, short
-from shoal.mechanisms import LocalGaussian, Mechanism, bounds
-from shoal.query import EPSILON, AccuracyWarning, How, Intervals, Statement
+from shoal.formatting import rounded, short
+from shoal.interval import Interval
+from shoal.mechanisms import LocalGaussian, Mechanism
+from shoal.query import EPSILON, AccuracyWarning, Intervals, Options, guarantee
+from shoal.statement import Statement
 from shoal.web import budget, calls, fields, papers, setting, utility
 from shoal.web.setting import Setting
 
@@ -122,7 +123,7 @@ def first(data: Mapping[str, Any]) -> Iterator[Piece]:
         "piece": "setting", "python": calls.python(asked), "shell": calls.shell(asked), "axis": asked.axis,
         "now": _written(asked.value(asked.axis)),
         "whole": {name: _written(asked.value(name)) for name in WHOLE if name in named},
-        "crowded": asked.crowded, "trust": asked.mechanism.trust, "crowd": getattr(asked.mechanism, "crowd", "only"),
+        "crowded": asked.crowded, "trust": asked.mechanism.trust, "crowd": asked.mechanism.crowd or "only",
         "error": {
             "total": rounded(off.total, digits=4), "noise": rounded(off.noise, digits=4),
             "sampling": rounded(off.sampling, digits=4) if off.sampling else "0", "estimate": off.estimate,
@@ -141,9 +142,8 @@ def any_crowd(data: Mapping[str, Any]) -> Iterator[Piece]:
     asked = setting.read(data["state"])
     if asked.crowded:
         asked = asked.with_crowd("any")
-        how = How.checked("tight", None, ACCURACY, ends="upper")
-        parts = bounds([(asked.mechanism, asked.rounds)])
-        yield {"piece": "bound", "crowd": "any", **bracket(how.answer(parts, asked.delta, EPSILON))}
+        upper = guarantee(EPSILON, asked.mechanism.bounds(asked.rounds), asked.delta, Options())
+        yield {"piece": "bound", "crowd": "any", **bracket(Interval(lower=0.0, upper=upper))}
         yield {"piece": "epsilon", "crowd": "any", **stated(_statement(asked))}
         yield {"piece": "attack", "crowd": "any", **_attack(asked.mechanism, asked.rounds)}
 
@@ -167,7 +167,7 @@ def curve(data: Mapping[str, Any]) -> Iterator[Piece]:
     here, crowd = setting.read(data["state"]), data["crowd"]
     asked, axis = _for(crowd, here), here.axis
     places = xs(here, COARSE if crowd == "any" else FINE)
-    if crowd == "local" and not hasattr(asked.mechanism, axis) and axis not in setting.SHARED:
+    if crowd == "local" and axis not in asked.mechanism.to_dict() and axis not in setting.SHARED:
         found = _statement(asked).answer
         yield {"piece": "curve", "crowd": crowd, "points": [_point(x, found) for x in (places[0], places[-1])]}
     elif axis in setting.SHARED:
@@ -193,7 +193,7 @@ def xs(asked: Setting, steps: int) -> list[float]:
     low, high = LIMITS[axis]
     if axis == "sample":
         high = asked.value("users")
-    if axis == "users" and hasattr(asked.mechanism, "sample"):
+    if axis == "users" and asked.mechanism.sampling == "drawn":
         low = asked.value("sample")
     low, high = max(min(low, now), now / SPAN[axis]), min(max(high, now), now * SPAN[axis])
     found = {low * (high / low) ** (i / steps) for i in range(steps + 1)}
@@ -224,7 +224,7 @@ def solve(data: Mapping[str, Any]) -> Iterator[Piece]:
     if asked.find == "rounds":
         text, words = f"{calibrate.rounds(m, **target):,}", "the most that meet it"
     elif asked.find == "users":
-        least = getattr(m, "sample", 1)
+        least = m.to_dict().get("sample", 1)
         found = calibrate.users(lambda n: m.replace(users=n), rounds=asked.rounds, at_least=least, **target)
         text, words = f"{found:,}", "the fewest that meet it"
     else:
@@ -233,7 +233,7 @@ def solve(data: Mapping[str, Any]) -> Iterator[Piece]:
         # More noise is more private; that the printed one meets the target was still computed, not concluded.
         if m.replace(sigma=float(text)).epsilon(delta=asked.delta, rounds=asked.rounds).upper > asked.epsilon:
             text = repr(sigma)
-    yield {"piece": "found", "field": asked.find, "text": text, "words": words, "crowd": getattr(m, "crowd", "only")}
+    yield {"piece": "found", "field": asked.find, "text": text, "words": words, "crowd": m.crowd or "only"}
 
 
 def spent(data: Mapping[str, Any]) -> Iterator[Piece]:

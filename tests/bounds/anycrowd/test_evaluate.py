@@ -15,8 +15,8 @@ from shoal.bounds.anycrowd.replace import Replace, ThroughZero
 from shoal.bounds.composition import Composition
 from shoal.bounds.ratio import Lognormal
 from shoal.bounds.round import Identical
-from shoal.mechanisms import bounds, from_dict
-from shoal.query import EPSILON, How
+from shoal.mechanisms import from_dict
+from shoal.query import EPSILON, Options, guarantee
 
 VALUES = [
     (Shuffle(users=60_000, sigma=9.48), 1 / 60_000, 1, 6.767e-4),
@@ -59,10 +59,8 @@ def test_nowhere_above_what_clones_gave(part):
     """The bound by Gaussian clones, version 0.1, at hundreds of points of which a third is looked at each time."""
     for case in OLD[part :: 3 * PARTS]:
         m = from_dict(case["fields"])
-        found = How.checked("tight", None, certify.ACCURACY, ends="upper").answer(
-            bounds([(m, case["rounds"])]), case["delta"], EPSILON
-        )
-        assert found.upper <= case["upper"] * (1 + 2e-6), case
+        found = guarantee(EPSILON, m.bounds(case["rounds"]), case["delta"], Options())
+        assert found <= case["upper"] * (1 + 2e-6), case
 
 
 def test_one_user_is_the_local_guarantee():
@@ -86,7 +84,7 @@ def test_small_samples_over_many_rounds(sample):
     found = m.epsilon(delta=1e-4, rounds=30)
     assert m.replace(crowd="identical").epsilon(delta=1e-4, rounds=30).upper <= found.upper
     for way in ("forward", "reverse"):
-        pair = m._above().pair(256, 1e-24, "upper", way)
+        pair = m.upper_round().pair(256, 1e-24, "upper", way)
         assert pair.base.sum() <= 1.0 + 1e-8
         assert pair.top.sum() + pair.infinite == pytest.approx(1.0, abs=1e-8)
 
@@ -214,17 +212,15 @@ def test_renyi_dp_of_any_crowd(adjacency):
 def test_one_round_by_way_of_zero_in_prices():
     """The law that is composed where not all rounds lead through zero is no better than the way itself."""
     m = Shuffle(users=500, sigma=3.0, adjacency="replace")
-    assert isinstance(m._above(), Replace)
-    alone = Composition(parts=((m._above(), 1),), half=512, budget=1e-24)
+    assert isinstance(m.upper_round(), Replace)
+    alone = Composition(parts=((m.upper_round(), 1),), half=512, budget=1e-24)
     for way in ("forward", "reverse"):
         found = alone.upper_curve(way).epsilon(1e-6)
         assert m.epsilon(delta=1e-6).upper * 0.999 <= found <= 1.02 * m.epsilon(delta=1e-6).upper
 
 
 def of_any(m, rounds=3, delta=1e-6):
-    return (
-        How.checked("tight", None, certify.ACCURACY, ends="upper").answer(bounds([(m, rounds)]), delta, EPSILON).upper
-    )
+    return guarantee(EPSILON, m.bounds(rounds), delta, Options())
 
 
 SCANS = [
@@ -286,10 +282,9 @@ def test_no_step_up_at_an_edge_of_the_rules(m, field, values):
 def test_monotone_in_rounds_and_the_largest_number_is_found():
     """A minimiser of a rough function once gave less for 292 rounds than for 290."""
     m = ShuffledCheckIn(users=5_000, rate=0.5, sigma=2.0)
-    settings = How.checked("tight", None, certify.ACCURACY, ends="upper")
 
     def spent(rounds):
-        return settings.answer(bounds([(m, rounds)]), 1e-5, EPSILON).upper
+        return guarantee(EPSILON, m.bounds(rounds), 1e-5, Options())
 
     found = [spent(t) for t in range(130, 330)]
     assert all(before <= after for before, after in itertools.pairwise(found))

@@ -196,7 +196,7 @@ def histogram_delta(places: np.ndarray, sigma: float, epsilon: float, edges: lis
 @pytest.mark.parametrize(("users", "sigma", "epsilon"), [(100, 5.0, 0.03), (100, 2.0, 0.05)])
 def test_mixed_crowds_lie_below_the_bound(users: int, sigma: float, epsilon: float) -> None:
     m = Shuffle(users=users, sigma=sigma)
-    assert groups.grouping(m._above().ratio, users) is not None
+    assert groups.grouping(m.upper_round().ratio, users) is not None
     bound = m.delta(epsilon=epsilon).upper
     rng = np.random.default_rng(11)
     half = (users - 1) // 2
@@ -299,7 +299,7 @@ def test_epsilon_is_close_to_what_the_opposite_crowd_reveals(
     found = m.epsilon(delta=delta, rounds=rounds)
     assert found.lower <= found.upper <= most
     # as the curve of all questions says
-    assert evaluate.upper_delta(((m._above(), rounds),), found.upper * 1.001) <= delta
+    assert evaluate.upper_delta(((m.upper_round(), rounds),), found.upper * 1.001) <= delta
 
 
 # Fixed sizes: users, sample, sigma, rounds, delta, and how far above the opposite crowd's epsilon it may be.
@@ -322,7 +322,7 @@ def test_fixed_sizes_are_close_to_it_too(
 
 def test_the_plain_theorem_is_taken_where_it_is_better() -> None:
     """One large term decides there."""
-    m = SubsampledShuffle(users=1_000, sample=100, sigma=1.5)._above()
+    m = SubsampledShuffle(users=1_000, sample=100, sigma=1.5).upper_round()
     plan = groups.grouping(m.ratio, 1_000, 100)
     assert plan is not None
     gap = np.array([math.expm1(0.36)])
@@ -336,7 +336,7 @@ def test_the_plain_theorem_is_taken_where_it_is_better() -> None:
     ("users", "sigma"), [((79, 80), 2.0), ((399, 400), 1.3), ((499, 500), 2.0), ((3_999, 4_000), 4.0)]
 )
 def test_no_jump_where_the_rule_changes(users: tuple[int, int], sigma: float) -> None:
-    fewer, more = (evaluate.upper_epsilon(((Shuffle(users=n, sigma=sigma)._above(), 1),), 1e-6) for n in users)
+    fewer, more = (evaluate.upper_epsilon(((Shuffle(users=n, sigma=sigma).upper_round(), 1),), 1e-6) for n in users)
     assert more <= 1.002 * fewer
 
 

@@ -134,6 +134,7 @@ class Target:
 def _found(what: str, target: Target, crowd: str | None, m: Mechanism) -> dict[str, Any]:
     """The value that meets the target and the guarantee it gives, or why there is none."""
     from shoal.cli import show
+    from shoal.query import EPSILON, Options
 
     try:
         with show.busy(m):
@@ -143,9 +144,10 @@ def _found(what: str, target: Target, crowd: str | None, m: Mechanism) -> dict[s
         return {"crowd": crowd, what: None, "reason": str(error)}
     found = m if what == "rounds" else m.replace(**{what: value})
     count = int(value) if what == "rounds" else target.rounds
-    reached = found.epsilon(delta=target.delta, rounds=count, **target.how)
-    text = found.stated("epsilon", target.delta, reached, count, target.method, target.accuracy).sentence()
-    return {"crowd": crowd, what: value, "epsilon": show.interval(reached), "guarantee": text}
+    options = Options(method=target.method, accuracy=target.accuracy)
+    answer = found.answer(EPSILON, target.delta, rounds=count, options=options)
+    text = found.state(answer, rounds=count).sentence()
+    return {"crowd": crowd, what: value, "epsilon": show.interval(answer.interval), "guarantee": text}
 
 
 def _search(what: str, target: Target, m: Mechanism) -> float | int:
@@ -156,7 +158,7 @@ def _search(what: str, target: Target, m: Mechanism) -> float | int:
         return calibrate.rounds(m, **common)
     if what == "sigma":
         return calibrate.sigma(lambda s: m.replace(sigma=s), rounds=target.rounds, **common)
-    least = getattr(m, "sample", 1)
+    least = m.to_dict().get("sample", 1)
     return calibrate.users(lambda n: m.replace(users=n), rounds=target.rounds, at_least=least, **common)
 
 

@@ -30,7 +30,8 @@ def delta(
     """
     from shoal import _validate
     from shoal.cli import parse
-    from shoal.cli.brackets import DELTA, Query, show
+    from shoal.cli.brackets import Query, show
+    from shoal.query import DELTA
 
     epsilons = [_validate.epsilon(e) for e in parse.numbers("epsilon", epsilon)]
     counts = parse.whole_numbers("rounds", rounds)

@@ -38,7 +38,7 @@ def demo(
     }
     found: dict[tuple[str, str | None], Intervals] = {}
     for name, m in protocols.items():
-        for crowd in ("any", "identical") if hasattr(m, "crowd") else (None,):
+        for crowd in ("any", "identical") if m.crowd_matters else (None,):
             asked = m if crowd is None else m.replace(crowd=crowd)
             with show.busy(asked):
                 found[name, crowd] = asked.epsilon(delta=1 / USERS, rounds=x)
@@ -56,8 +56,7 @@ def demo(
         "vector, an assumption. All numbers are certified upper bounds for both directions."
     )
     check_in = protocols["check-in: each on a coin, 0.1"]
-    last = found["check-in: each on a coin, 0.1", "any"][-1]
-    show.say(check_in.stated("epsilon", 1 / USERS, last, SHOWN[-1]).plain())
+    show.say(check_in.statement(delta=1 / USERS, rounds=SHOWN[-1]).plain())
     note = f"{USERS:,} users, σ = {SIGMA:g}, δ = 1/{USERS:,}, zero-out adjacency. Upper bounds, certified."
     show.say_where(draw_panels(_panels(list(protocols), x, found), picture, note=note))
 

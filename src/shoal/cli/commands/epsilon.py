@@ -55,7 +55,8 @@ def epsilon(
     """
     from shoal import _validate
     from shoal.cli import parse
-    from shoal.cli.brackets import EPSILON, Query, show
+    from shoal.cli.brackets import Query, show
+    from shoal.query import EPSILON
 
     deltas = [_validate.delta(d) for d in parse.numbers("delta", delta)]
     counts = parse.whole_numbers("rounds", rounds)

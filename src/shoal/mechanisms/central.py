@@ -23,28 +23,86 @@ from shoal.bounds.central.swap import Real, Swap, Worst
 from shoal.bounds.composition import Parts
 from shoal.bounds.ratio import Lognormal
 from shoal.bounds.round import Identical, Round
-from shoal.errors import InvalidInput, InvalidType
-from shoal.interval import Interval, rounded
-from shoal.mechanisms import MECHANISMS, Mechanism, parameter
+from shoal.errors import InvalidInput
+from shoal.formatting import rounded
+from shoal.interval import Interval
+from shoal.mechanisms.base import Mechanism, NoiseBy, SamplingScheme
+from shoal.mechanisms.parameter import COUNT, FLAG, PROBABILITY, ROUND_COUNT, Parameter
 from shoal.query import Bounds
 
+STEPS = Parameter(
+    domain=COUNT, words="steps an epoch", metavar="T", help="Steps in an epoch.", example=1_000, slider=(1, 1e6)
+)
+EPOCHS = Parameter(
+    domain=ROUND_COUNT,
+    words="epochs",
+    metavar="E",
+    help="Epochs in a round.",
+    default=1,
+    example=1,
+    slider=(1, 1e4),
+)
 
-class _Central(Mechanism):
+
+class CentralMechanism(Mechanism):
     """What sampling by a trusted server has in common."""
 
     trust: ClassVar[str] = "the server that holds the data is trusted, the public is not"
+    protocol: ClassVar[str] = "the server samples and adds noise as described"
+    noise_by: ClassVar[NoiseBy] = "server"
 
     @property
     def assumption(self) -> str:
         return "nothing about other records"
 
-    def _zero_out_only(self) -> None:
+    def _refuse_replace(self) -> None:
         if self.adjacency != "zero-out":
             raise InvalidInput(f"adjacency must be zero-out for {type(self).__name__}, got {self.adjacency!r}")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PoissonSampling(_Central):
+class BallsAndBins(CentralMechanism):
+    """DP-SGD where each example falls into one of `bins` batches of an epoch, with central noise.
+
+    A trusted server puts each example into one of the `bins` batches uniformly at random, and
+    publishes each batch's sum of clipped gradients plus `N(0, (C sigma)^2 I)`. One round is one
+    epoch. Who sees what: the public sees all `bins` noisy sums. Who is trusted: the server that
+    holds the data. Q is the law without the example, P with it. The ratio is that of `Shuffle` with
+    `users=bins`; here it is the true worst case, for zero-out adjacency only, and needs no
+    assumption on other examples.
+
+    >>> BallsAndBins(bins=1_000, sigma=1.0).epsilon(delta=1e-6).upper < 2.0
+    True
+    """
+
+    bins: int = Parameter(
+        domain=COUNT,
+        words="bins",
+        metavar="N",
+        help="Number of batches per epoch.",
+        title="Batches",
+        example=1_000,
+        slider=(1, 1e6),
+    ).field()
+
+    label: ClassVar[str] = "balls-and-bins"
+    sampling: ClassVar[SamplingScheme] = "allocated"
+    zero_is_absent: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._refuse_replace()
+
+    @property
+    def assumption(self) -> str:
+        return "no other user matters"
+
+    def upper_round(self) -> Identical:
+        return Identical(ratio=Lognormal(scale=self.scale), users=self.bins)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoissonSampling(CentralMechanism):
     """Each step, each record is in the batch with probability `rate`, on a coin of its own.
 
     One round is one step. Zero-out (which is add or remove one here): P = (1 - q) N(0) + q N(1) against Q = N(0), so
@@ -57,15 +115,24 @@ class PoissonSampling(_Central):
     '[2.1243, 2.1246]'
     """
 
-    rate: float = parameter("sampling rate", metavar="P", help="Probability that a record is in a batch.")
+    rate: float = Parameter(
+        domain=PROBABILITY,
+        words="sampling rate",
+        metavar="P",
+        help="Probability that a record is in a batch.",
+        example=0.01,
+        slider=(1e-6, 1),
+    ).field()
 
     label: ClassVar[str] = "poisson"
+    sampling: ClassVar[SamplingScheme] = "coin"
+    zero_is_absent: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._set("rate", _validate.rate(self.rate))
+    @property
+    def participation(self) -> float:
+        return self.rate
 
-    def _identical(self) -> Round:
+    def upper_round(self) -> Round:
         # Without sampling a replaced record is one Gaussian report of twice the distance, which has closed forms.
         if self.adjacency == "zero-out" or self.rate == 1.0:
             return Identical(ratio=Lognormal(scale=self.scale), users=1, weight=self.rate)
@@ -76,7 +143,7 @@ class PoissonSampling(_Central):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FixedBatch(_Central):
+class FixedBatch(CentralMechanism):
     """Each step, `batch` of the `records` are drawn without replacement, on their own at every step.
 
     One round is one step. If a record is not in the batch another one is in its place, whose vector may lie opposite:
@@ -89,15 +156,18 @@ class FixedBatch(_Central):
     True
     """
 
-    records: int = parameter("records", metavar="N", help="Number of records.")
-    batch: int = parameter("batch", metavar="B", help="Records in each batch.")
+    records: int = Parameter(
+        domain=COUNT, words="records", metavar="N", help="Number of records.", example=60_000, slider=(1, 1e9)
+    ).field()
+    batch: int = Parameter(
+        domain=COUNT, words="batch", metavar="B", help="Records in each batch.", example=600, slider=(1, 1e8)
+    ).field()
 
     label: ClassVar[str] = "fixed-batch"
+    sampling: ClassVar[SamplingScheme] = "drawn"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._set("records", _validate.users("records", self.records))
-        self._set("batch", _validate.users("batch", self.batch))
         if self.batch > self.records:
             raise InvalidInput(f"batch must be at most records ({self.records}), got {self.batch}")
         _validate.rate(self.rate, name="batch / records")
@@ -107,25 +177,36 @@ class FixedBatch(_Central):
         """The chance that a record is in a batch."""
         return self.batch / self.records
 
-    def _swap(self) -> Swap:
+    @property
+    def participation(self) -> float:
+        return self.rate
+
+    def expected_reports(self, users: int) -> float:
+        return float(self.batch)
+
+    def _stand_ins_opposite(self) -> Swap:
         """The others opposite to where the record is in P."""
-        there = 0.0 if self.adjacency == "zero-out" else -1.0
-        return Swap(scale=self.sigma, rate=self.rate, place_p=1.0, place_q=there, place_out=-1.0)
+        place_q = 0.0 if self.adjacency == "zero-out" else -1.0
+        return Swap(scale=self.sigma, rate=self.rate, place_p=1.0, place_q=place_q, place_out=-1.0)
 
-    def _above(self) -> Round:
-        # A batch of all records is no sample; for losses below 0 the worst stand-in is where the record is in P.
-        return self._opposite() if self.rate == 1.0 else Worst(swap=self._swap(), place_out_below=1.0)
-
-    def _identical(self) -> Round:
-        return Real(swap=self._swap()) if self.adjacency == "zero-out" and self.rate < 1.0 else self._opposite()
-
-    def _opposite(self) -> Identical:
+    def _stand_ins_at_q(self) -> Identical:
         """The others where the record is in Q: the ratio of Poisson sampling at this distance."""
         return Identical(ratio=Lognormal(scale=self.scale), users=1, weight=self.rate)
 
+    def upper_round(self) -> Round:
+        # A batch of all records is no sample; for losses below 0 the worst stand-in is where the record is in P.
+        if self.rate == 1.0:
+            return self._stand_ins_at_q()
+        return Worst(swap=self._stand_ins_opposite(), place_out_below=1.0)
+
+    def attack_rounds(self) -> tuple[Round, ...]:
+        if self.adjacency == "zero-out" and self.rate < 1.0:
+            return Real(swap=self._stand_ins_opposite()), self._stand_ins_at_q()
+        return (self._stand_ins_at_q(),)
+
 
 @dataclass(frozen=True, kw_only=True)
-class RandomAllocation(_Central):
+class RandomAllocation(CentralMechanism):
     """Each record is in `picks` of the `steps` of an epoch, drawn at random, on its own.
 
     One round is `epochs` epochs: each with picks of its own, or all with the same (`persistent`). Q is the law without
@@ -146,46 +227,54 @@ class RandomAllocation(_Central):
     True
     """
 
-    steps: int = parameter("steps an epoch", metavar="T", help="Steps in an epoch.")
-    picks: int = parameter("picks", metavar="K", help="Steps of an epoch that a record is in.", default=1)
-    epochs: int = parameter("epochs", metavar="E", help="Epochs in a round.", default=1)
-    persistent: bool = parameter("same picks", metavar="", help="The same picks in every epoch.", default=False)
+    steps: int = STEPS.field()
+    picks: int = Parameter(
+        domain=COUNT,
+        words="picks",
+        metavar="K",
+        help="Steps of an epoch that a record is in.",
+        default=1,
+        example=1,
+        slider=(1, 1e4),
+    ).field()
+    epochs: int = EPOCHS.field()
+    persistent: bool = Parameter(
+        domain=FLAG, words="same picks", help="The same picks in every epoch.", default=False
+    ).field()
 
     label: ClassVar[str] = "allocation"
+    sampling: ClassVar[SamplingScheme] = "allocated"
+    zero_is_absent: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._zero_out_only()
-        self._set("steps", _validate.users("steps", self.steps))
-        self._set("picks", _validate.users("picks", self.picks))
-        self._set("epochs", _validate.rounds(self.epochs, "epochs"))
+        self._refuse_replace()
         if self.picks > self.steps:
             raise InvalidInput(f"picks must be at most steps ({self.steps}), got {self.picks}")
-        if not isinstance(self.persistent, bool):
-            raise InvalidType(f"persistent must be True or False, got {self.persistent!r}")
 
-    def _bounds(self, count: int) -> Bounds:
+    def bounds(self, rounds: int) -> Bounds:
         scale = self.sigma / math.sqrt(self.epochs) if self.persistent else self.sigma
-        rounds = count if self.persistent else count * self.epochs
-        # Blocks whose sizes differ by at most one: `more` of them have one step more.
-        size, more = divmod(self.steps, self.picks)
-        blocks = ((size, self.picks - more), (size + 1, more))
+        epochs = rounds if self.persistent else rounds * self.epochs
+        # Blocks whose sizes differ by at most one: `longer` of them have one step more.
+        size, longer = divmod(self.steps, self.picks)
+        blocks = ((size, self.picks - longer), (size + 1, longer))
         upper: Parts = tuple(
-            (Identical(ratio=Lognormal(scale=scale), users=users), number * rounds)
+            (Identical(ratio=Lognormal(scale=scale), users=users), number * epochs)
             for users, number in blocks
             if number
         )
         if self.picks in (1, self.steps):
-            return Bounds(upper=upper, identical=upper, opposite=upper)
+            return Bounds(upper=upper, attacks=(upper,))
         # Two attacks: with large scores clipped, and as they are. Which is better depends on noise and picks.
-        fine, far = (
-            Allocation(scale=scale, steps=self.steps, picks=self.picks, clipped=clipped) for clipped in (True, False)
+        attacks = tuple(
+            ((Allocation(scale=scale, steps=self.steps, picks=self.picks, clipped=clipped), epochs),)
+            for clipped in (True, False)
         )
-        return Bounds(upper=upper, identical=((fine, rounds),), opposite=((far, rounds),))
+        return Bounds(upper=upper, attacks=attacks)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShuffledEpochs(_Central):
+class ShuffledEpochs(CentralMechanism):
     """What `shuffle=True` does: each epoch permutes the records and cuts them into `steps` batches of one size.
 
     One round is `epochs` epochs. A record is used once in each epoch, but batches are not drawn independently: whoever
@@ -204,44 +293,53 @@ class ShuffledEpochs(_Central):
     (True, True)
     """
 
-    steps: int = parameter("steps an epoch", metavar="T", help="Steps in an epoch.")
-    epochs: int = parameter("epochs", metavar="E", help="Epochs in a round.", default=1)
+    steps: int = STEPS.field()
+    epochs: int = EPOCHS.field()
 
     label: ClassVar[str] = "shuffled-epochs"
+    sampling: ClassVar[SamplingScheme] = "allocated"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self._set("steps", _validate.users("steps", self.steps))
-        self._set("epochs", _validate.rounds(self.epochs, "epochs"))
-
-    def _bounds(self, count: int) -> Bounds:
-        rounds = count * self.epochs
-        report = ((Identical(ratio=Lognormal(scale=self.scale), users=1), rounds),)
+    def bounds(self, rounds: int) -> Bounds:
+        epochs = rounds * self.epochs
+        upper = ((Identical(ratio=Lognormal(scale=self.scale), users=1), epochs),)
         # One batch of all records: nothing is hidden, and the report is exact.
         if self.steps == 1:
-            return Bounds(upper=report, identical=report, opposite=report)
+            return Bounds(upper=upper, attacks=(upper,))
         largest = Maximum(scale=self.sigma, steps=self.steps)
         if self.adjacency == "replace":
-            found: Round = Identical(ratio=Lognormal(scale=self.scale), users=self.steps)
-            return Bounds(upper=report, identical=((found, rounds),), opposite=((largest, rounds),))
+            replaced = Identical(ratio=Lognormal(scale=self.scale), users=self.steps)
+            return Bounds(upper=upper, attacks=(((replaced, epochs),), ((largest, epochs),)))
         # The likelihood ratio itself, where it can be had: for one epoch, and noise that it is made for.
         sums = Opposite(mean=Identical(ratio=Lognormal(scale=self.sigma), users=self.steps))
-        other: Round = sums if sums.is_worth_computing and rounds == 1 else largest
-        return Bounds(upper=report, identical=((largest, rounds),), opposite=((other, rounds),))
+        attacks: tuple[Round, ...] = (largest, sums) if sums.is_worth_computing and epochs == 1 else (largest,)
+        return Bounds(upper=upper, attacks=tuple(((attack, epochs),) for attack in attacks))
 
-    def claimed(self, *, delta: float, rounds: int = 1, **how: Any) -> Interval:
-        """What Poisson accounting says of as many steps at rate 1 / steps: **not** a guarantee of shuffled epochs."""
+    def claimed(self, *, delta: float, rounds: int = 1, **options: Any) -> Interval:
+        """The claim of Poisson accounting at rate 1 / steps: **not** a guarantee of shuffled epochs.
+
+        Args:
+            delta: The delta of the claim.
+            rounds: The number of rounds.
+            options: `method`, `orders` and `accuracy`, as for `epsilon`.
+
+        Returns:
+            The epsilon that Poisson sampling would have.
+        """
         poisson = PoissonSampling(rate=1.0 / self.steps, sigma=self.sigma, adjacency=self.adjacency)
-        count = _validate.rounds(rounds) * self.epochs * self.steps
-        found: Interval = poisson.epsilon(delta=delta, rounds=count, **how)
-        return found
+        return poisson.epsilon(delta=delta, rounds=_validate.rounds(rounds) * self.epochs * self.steps, **options)
 
     def caution(self, *, delta: float, epsilon: Interval, rounds: int = 1) -> str:
-        """What Poisson accounting would have claimed, and by how much that is too small."""
+        """The claim of Poisson accounting, and by how much it is too small.
+
+        Args:
+            delta: The delta of the guarantee.
+            epsilon: Its epsilon.
+            rounds: The number of rounds.
+
+        Returns:
+            The sentence.
+        """
         claimed = self.claimed(delta=delta, rounds=rounds).upper
-        said = f"Poisson accounting would claim epsilon = {rounded(claimed)}, which is not proved for shuffled epochs"
+        claim = f"Poisson accounting would claim epsilon = {rounded(claimed)}, which is not proved for shuffled epochs"
         gap = epsilon.lower - claimed
-        return f"{said} and too small by at least {rounded(gap, 'down')}." if gap > 0.0 else f"{said}."
-
-
-MECHANISMS.update({cls.__name__: cls for cls in (PoissonSampling, FixedBatch, RandomAllocation, ShuffledEpochs)})
+        return f"{claim} and too small by at least {rounded(gap, 'down')}." if gap > 0.0 else f"{claim}."

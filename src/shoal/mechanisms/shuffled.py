@@ -1,0 +1,199 @@
+"""Mechanisms whose users add the noise: reports under their names, or mixed by a shuffler."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, get_args
+
+from shoal import _validate
+from shoal.bounds.anycrowd.exchange import Exchange
+from shoal.bounds.anycrowd.opposite import Opposite
+from shoal.bounds.anycrowd.replace import Replace
+from shoal.bounds.ratio import Lognormal
+from shoal.bounds.round import Identical, Round
+from shoal.errors import InvalidInput
+from shoal.mechanisms.base import Crowd, Mechanism, SamplingScheme
+from shoal.mechanisms.parameter import COUNT, PROBABILITY, Parameter, choice_of
+
+USERS = Parameter(domain=COUNT, words="users", metavar="N", help="Number of users.", example=60_000, slider=(1, 1e9))
+CROWD = Parameter(domain=choice_of(*get_args(Crowd)), default="any")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalGaussian(Mechanism):
+    """Every user sends its report to the server under its own name: no shuffler.
+
+    Who sends what: each user its report, each round. Who sees what: the server sees every report
+    and whose it is. Who is trusted: nobody.
+
+    >>> m = LocalGaussian(sigma=2.0)
+    >>> m.rdp([2, 8]).round(6).tolist()
+    [0.25, 1.0]
+    """
+
+    label: ClassVar[str] = "local"
+    trust: ClassVar[str] = "nobody is trusted"
+    protocol: ClassVar[str] = "the user adds its noise as described"
+
+    def upper_round(self) -> Identical:
+        return Identical(ratio=Lognormal(scale=self.scale), users=1)
+
+
+class ShuffledMechanism(Mechanism):
+    """What mechanisms share in which the other users' reports hide a user's own.
+
+    A subclass has a field `crowd`, declared by `CROWD`, and names two rounds.
+    """
+
+    trust: ClassVar[str] = "the shuffler is trusted, the server is not"
+    protocol: ClassVar[str] = "all users counted add their noise as described"
+    is_shuffled: ClassVar[bool] = True
+    crowd_matters: ClassVar[bool] = True
+
+    @property
+    def assumption(self) -> str:
+        if self.crowd == "identical":
+            return "all other users hold one vector, from which the moved user's departs (the paper's idealised crowd)"
+        return "nothing about other users' vectors"
+
+    def identical_round(self) -> Identical:
+        """The round in which all others hold one vector."""
+        raise NotImplementedError
+
+    def any_crowd_round(self) -> Exchange:
+        """The upper bound for any crowd, for zero-out adjacency."""
+        raise NotImplementedError
+
+    def upper_round(self) -> Round:
+        if self.crowd == "identical":
+            return self.identical_round()
+        # The theorem moves user 1 to zero or from it.
+        step = self.any_crowd_round()
+        return step if self.adjacency == "zero-out" else Replace(step=step)
+
+    def attack_rounds(self) -> tuple[Round, ...]:
+        identical = self.identical_round()
+        if self.crowd == "identical":
+            return (identical,)
+        # Everybody else opposite to where the user goes from zero, which is one of the moves of "replace" as well.
+        opposite = Opposite(mean=replace(identical, ratio=Lognormal(scale=self.sigma, rate=identical.ratio.rate)))
+        # With too many users or too little noise for that attack, the identical crowd remains.
+        return (identical, opposite) if opposite.is_worth_computing else (identical,)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shuffle(ShuffledMechanism):
+    """All `users` send a report to a shuffler, which permutes them uniformly for the server.
+
+    Who sends what: each user its report, each round. Who sees what: the shuffler passes on the
+    reports (sealed, it need not read them); the server sees the multiset of reports and no names,
+    times or order. Who is trusted: the shuffler, to permute and not to collude with the server.
+    If users drop out, `users` is the smallest number of reports that are sure to arrive.
+
+    >>> m = Shuffle(users=60_000, sigma=9.48, crowd="identical")
+    >>> eps = m.epsilon(delta=1 / 60_000)
+    >>> eps.lower < 0.00059456 < eps.upper < 0.00059516
+    True
+    >>> f"{float(m.epsilon(delta=1 / 60_000, method='rdp')):.7f}"
+    '0.0014063'
+    """
+
+    users: int = USERS.field()
+    crowd: Crowd = CROWD.field()
+
+    label: ClassVar[str] = "shuffle"
+
+    def identical_round(self) -> Identical:
+        return Identical(ratio=Lognormal(scale=self.scale), users=self.users)
+
+    def any_crowd_round(self) -> Exchange:
+        return Exchange(ratio=Lognormal(scale=self.sigma), users=self.users)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubsampledShuffle(ShuffledMechanism):
+    """Each round, `sample` of the `users`, drawn without replacement, send a report; then as `Shuffle`.
+
+    Who sends what: each sampled user its report. Who sees what: the server sees the multiset of
+    `sample` reports, not who was sampled. Who is trusted: the shuffler, and whoever draws the
+    sample, to draw it uniformly and to keep it secret.
+
+    >>> m = SubsampledShuffle(users=60_000, sample=6_000, sigma=5.0, crowd="identical")
+    >>> m.epsilon(delta=1e-5, rounds=100).upper < 0.02
+    True
+    """
+
+    users: int = USERS.field()
+    sample: int = Parameter(
+        domain=COUNT,
+        words="sampled a round",
+        metavar="M",
+        help="Users sampled each round.",
+        example=6_000,
+        slider=(1, 1e8),
+    ).field()
+    crowd: Crowd = CROWD.field()
+
+    label: ClassVar[str] = "subsampled"
+    trust: ClassVar[str] = "the shuffler and the sampler are trusted, the server is not"
+    sampling: ClassVar[SamplingScheme] = "drawn"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sample > self.users:
+            raise InvalidInput(f"sample must be at most users ({self.users}), got {self.sample}")
+        # The identical crowd's law has the sample as a coin of this rate, which has limits of its own.
+        _validate.rate(self.participation, name="sample / users")
+
+    @property
+    def participation(self) -> float:
+        return self.sample / self.users
+
+    def expected_reports(self, users: int) -> float:
+        return float(self.sample)
+
+    def identical_round(self) -> Identical:
+        return Identical(ratio=Lognormal(scale=self.scale), users=self.sample, weight=self.participation)
+
+    def any_crowd_round(self) -> Exchange:
+        return Exchange(ratio=Lognormal(scale=self.sigma), users=self.users, sample=self.sample)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShuffledCheckIn(ShuffledMechanism):
+    """Each of the `users` takes part with probability `rate`, on its own secret coin; then as `Shuffle`.
+
+    Who sends what: each user tosses its coin each round, and sends its report if it comes up. Who
+    sees what: the server sees the multiset of reports, and so their number, not whose they are.
+    Who is trusted: the shuffler, which must hide who took part; each user tosses for itself.
+
+    >>> m = ShuffledCheckIn(users=60_000, rate=0.1, sigma=5.0, crowd="identical")
+    >>> eps = m.epsilon(delta=1 / 60_000, rounds=5_540)
+    >>> eps.lower < 0.05381 < eps.upper < 0.05387
+    True
+    """
+
+    users: int = USERS.field()
+    rate: float = Parameter(
+        domain=PROBABILITY,
+        words="check-in rate",
+        metavar="P",
+        help="Probability of checking in.",
+        example=0.1,
+        slider=(1e-4, 1),
+    ).field()
+    crowd: Crowd = CROWD.field()
+
+    label: ClassVar[str] = "check-in"
+    protocol: ClassVar[str] = "all users counted toss their coins and add their noise as described"
+    sampling: ClassVar[SamplingScheme] = "coin"
+
+    @property
+    def participation(self) -> float:
+        return self.rate
+
+    def identical_round(self) -> Identical:
+        return Identical(ratio=Lognormal(scale=self.scale, rate=self.rate), users=self.users)
+
+    def any_crowd_round(self) -> Exchange:
+        return Exchange(ratio=Lognormal(scale=self.sigma, rate=self.rate), users=self.users)
