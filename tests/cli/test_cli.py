@@ -516,7 +516,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch, error):
     def broken(*_, **__):
         raise error("a bug")
 
-    monkeypatch.setattr(LocalGaussian, "epsilon", broken)
+    monkeypatch.setattr(LocalGaussian, "answer", broken)
     result = run("epsilon", "local", "--sigma", 1, "--delta", "1e-5")
     assert isinstance(result.exception, error)
     assert "shoal:" not in result.output
