@@ -2,20 +2,40 @@
 
 import base64
 import dataclasses
+import hashlib
+import os
 import warnings
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from flwr.app import ConfigRecord
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.common.serde import message_to_proto
+from flwr.proto.fleet_pb2 import PushMessagesRequest
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.proto.node_pb2 import Node as NodeProto
+from flwr.superlink.servicer.fleet import fleet_handlers
 
 from shoal.deployment import keys
+from shoal.deployment.client import sealed_reports
 from shoal.deployment.errors import AnalystError
 from shoal.deployment.node import Node
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Starlette would rather have a package that is not on every index yet
-from deployment.parties import TEMPLATE, Desk, LocalAnalyst, endorsed, federation, shuffler
+from deployment.parties import (
+    TASK,
+    TEMPLATE,
+    Desk,
+    LocalAnalyst,
+    endorsed,
+    federation,
+    sealed_by,
+    settle,
+    setup,
+    shuffler,
+)
+from deployment.superlink import SERVER, InnerSuperLink, as_node
 
 P = 2**255 - 19
 ORDER_8 = "xxdqcD1N2E+6PAt2DRBnDyogU/osOczGTsf9d5KsA3o="
@@ -190,3 +210,187 @@ def test_an_analyst_cannot_name_another_signer_to_the_shuffler(tmp_path, home):
         strategy.start(nodes, TEMPLATE, num_rounds=1)
     assert analyst.bodies == []
     strategy.journal.close()
+
+
+# ------------------------------------------------------------------- one node against the ServerApp
+
+
+def honest(desk):
+    """What an honest node does."""
+
+    def answer(link, node_id, message, tree):
+        whole = link.inflated(node_id, message, tree)
+        as_node(link, node_id)
+        link.push(node_id, sealed_reports(whole, desk.context, lambda m, _: Message(m.content, reply_to=m)))
+
+    return answer
+
+
+def a_child_that_is_not_uploaded(link, node_id, message, tree):
+    """The message object names a record that the tree does not have (a KeyError in Flower's grid)."""
+    reply = garbage(link, node_id, message, tree)
+    link.push(node_id, reply, tree=ObjectTree(object_id=reply.object_id))
+
+
+def another_kind_of_object(link, node_id, message, tree):
+    """The message is a record (an AttributeError in Flower's grid)."""
+    reply = garbage(link, node_id, message, tree)
+    record = ConfigRecord({"sealed": b"x"})
+    proto = message_to_proto(reply)
+    proto.metadata.message_id = record.object_id
+    request = PushMessagesRequest(
+        node=NodeProto(node_id=node_id),
+        messages_list=[proto],
+        message_object_trees=[ObjectTree(object_id=record.object_id)],
+    )
+    response = fleet_handlers.push_messages(request, link.state)
+    link.upload(node_id, response.session_id, record.object_id, record.deflate())
+
+
+def an_upload_that_never_comes(link, node_id, message, tree):
+    """Announced, and not uploaded: Flower's grid waits for its session of three minutes."""
+    link.push(node_id, garbage(link, node_id, message, tree), leave_out=("ConfigRecord",))
+
+
+def too_many_parts(link, node_id, message, tree):
+    reply = garbage(link, node_id, message, tree)
+    children = [ObjectTree(object_id=hashlib.sha256(bytes([i])).hexdigest()) for i in range(200)]
+    link.push(node_id, reply, tree=ObjectTree(object_id=reply.object_id, children=children))
+
+
+def too_large(link, node_id, message, tree):
+    link.push(node_id, garbage(link, node_id, message, tree, size=1 << 20))
+
+
+def no_records(link, node_id, message, tree):
+    """A reply whose content is an array record."""
+    whole = link.inflated(node_id, message, tree)
+    as_node(link, node_id)
+    reply = Message(RecordDict(), reply_to=whole)
+    reply.__dict__["_content"] = ConfigRecord({"sealed": b"x"})
+    link.push(node_id, reply)
+
+
+def garbage(link, node_id, message, tree, size=113):
+    whole = link.inflated(node_id, message, tree)
+    as_node(link, node_id)
+    return Message(RecordDict({"report": ConfigRecord({"sealed": os.urandom(size)})}), reply_to=whole)
+
+
+def silence(link, node_id, message, tree):
+    pass
+
+
+HOSTILE = [
+    a_child_that_is_not_uploaded,
+    another_kind_of_object,
+    an_upload_that_never_comes,
+    too_many_parts,
+    too_large,
+    no_records,
+    silence,
+]
+
+
+def deployed(tmp_path, home, count, hostile=()):
+    """A SuperLink in this process, with honest nodes and hostile ones before them."""
+    link = InnerSuperLink(count + len(hostile))
+    desks = [Desk(tmp_path, home=home, member=i, state=tmp_path / f"s{i}") for i in range(count)]
+    acts = [*hostile, *map(honest, desks)]
+    link.answers = dict(zip(link.node_ids, acts, strict=True))
+    return link
+
+
+@pytest.mark.parametrize("act", HOSTILE, ids=lambda act: act.__name__)
+def test_one_node_does_not_end_or_stall_a_round(tmp_path, home, act):
+    link = deployed(tmp_path, home, 4, [act])
+    strategy = shuffler(tmp_path, LocalAnalyst(home), timeout=60.0, enough=0.8, grace=0.1)
+    strategy.start(link.grid, TEMPLATE, num_rounds=2)
+    assert [r["users"] for r in home.rounds()] == [4, 4]  # and nothing of the others' is lost with it
+    assert [r["refused"]["seal"] for r in home.rounds()] == [0, 0]
+    strategy.journal.close()
+
+
+def test_all_of_them_together(tmp_path, home, caplog):
+    link = deployed(tmp_path, home, 5, HOSTILE)
+    strategy = shuffler(tmp_path, LocalAnalyst(home), timeout=60.0, enough=0.4, grace=0.1)
+    strategy.start(link.grid, TEMPLATE, num_rounds=1)
+    assert [r["users"] for r in home.rounds()] == [5]
+    assert "1 replies were dropped: the reply was too large" in caplog.text
+    assert "1 replies were dropped: the reply had not the form of one" in caplog.text
+    strategy.journal.close()
+
+
+def test_a_node_has_one_reply_whatever_it_sends(tmp_path, home):
+    """From the SuperLink to the SuperLink: what a node injects reaches the ServerApp, and is not looked at."""
+
+    def flood(link, node_id, message, tree):
+        reply = garbage(link, node_id, message, tree)
+        link.push(node_id, reply)
+        for _ in range(40):
+            as_node(link, SERVER)
+            blob = Message(
+                RecordDict({"report": ConfigRecord({"sealed": os.urandom(113)})}),
+                dst_node_id=SERVER,
+                message_type="train",
+            )
+            link.push(node_id, blob)
+        as_node(link, node_id)
+        link.push(node_id, Message(RecordDict({"report": ConfigRecord({"sealed": b"y" * 113})}), reply_to=reply))
+
+    link = deployed(tmp_path, home, 2, [flood])
+    analyst = LocalAnalyst(home)
+    strategy = shuffler(tmp_path, analyst, timeout=0.5, attempts=1)
+    # With the blobs there would be 43 of them; the shuffler's own minimum holds: one for each node, and no more.
+    with pytest.raises(AnalystError, match="at least 3 users, got 2"):
+        strategy.start(link.grid, TEMPLATE, num_rounds=1)
+    assert [len(body) for body in analyst.bodies] == [3 * TASK.length]
+    strategy.journal.close()
+
+
+def test_the_shuffler_minimum_cannot_be_filled_with_blobs(tmp_path, home):
+    link = deployed(tmp_path, home, 1, [])
+
+    def inject(link, node_id, message, tree):
+        for _ in range(40):
+            as_node(link, SERVER)
+            content = RecordDict({"report": ConfigRecord({"sealed": os.urandom(113)})})
+            link.push(node_id, Message(content, dst_node_id=SERVER, message_type="train"))
+
+    hostile = InnerSuperLink(3)
+    hostile.answers = dict(zip(hostile.node_ids, [*link.answers.values(), inject, inject], strict=True))
+    analyst = LocalAnalyst(home)
+    strategy = shuffler(tmp_path, analyst, timeout=0.5, attempts=1)
+    with pytest.raises(AnalystError, match="minimum is 3 reports"):
+        strategy.start(hostile.grid, TEMPLATE, num_rounds=1)
+    assert analyst.bodies == []
+    strategy.journal.close()
+
+
+def test_a_request_that_fails_costs_one_reply_and_not_the_round(tmp_path, home, monkeypatch):
+    link = deployed(tmp_path, home, 5)
+    real, failing = link.grid._client.PullMessages, link.node_ids[0]
+
+    def pull(request):
+        sent = {m.metadata.message_id: m.metadata.dst_node_id for m in link.state.message_ins_store.values()}
+        if failing in {sent.get(message_id) for message_id in request.message_ids}:
+            raise RuntimeError("500")
+        return real(request)
+
+    link.grid._client.PullMessages = pull
+    strategy = shuffler(tmp_path, LocalAnalyst(home), timeout=60.0)
+    strategy.start(link.grid, TEMPLATE, num_rounds=1)
+    assert [r["users"] for r in home.rounds()] == [4]
+    strategy.journal.close()
+
+
+def test_a_batch_that_is_too_large_does_not_wedge_the_shuffler(tmp_path):
+    """Above the analyst's maximum: a batch of an earlier run is dropped, and the next round has no more reports."""
+    home = settle(tmp_path / "small", setup(maximum=4), nodes=9)
+    strategy = shuffler(tmp_path, LocalAnalyst(home))
+    strategy.journal.collect(1, [sealed_by(home, i, 1, None) for i in range(6)], length=TASK.length, minimum=3)
+    strategy.start(federation(tmp_path, home, 9), TEMPLATE, num_rounds=2)
+    assert [r["users"] for r in home.rounds()] == [4, 4]
+    assert not list((tmp_path / "journal").glob("round-*"))
+    strategy.journal.close()
+    home.close()

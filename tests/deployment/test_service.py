@@ -20,7 +20,7 @@ def test_the_service_closes_a_round(web, home):
     signature = base64.b64decode(asked.pop("opening"))
     signer = keys.signing_key(asked.pop("signer"))
     assert settings_fingerprint(signer, bytes.fromhex(asked.pop("settings"))) == home.fingerprint
-    assert asked == {"round": 1, "length": 113, "dimension": 12, "minimum": 3}
+    assert asked == {"round": 1, "length": 113, "dimension": 12, "minimum": 3, "maximum": 1_000_000}
     signer.verify(signature, opening_terms(home.fingerprint, 1, np.zeros(12), home.key(1).public_key()))
     assert signer == home.signer.public_key()
     assert web.get("/v1/rounds/1/model").content == bytes(48)

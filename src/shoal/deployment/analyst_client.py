@@ -30,8 +30,9 @@ class OpenRound:
     """What the analyst says about the next round; `round_number` is None when it opens no more."""
 
     round_number: int | None
-    length: int
-    dimension: int
+    length: int = 0
+    dimension: int = 0
+    maximum: int = 0
     signature: bytes = b""
     signer: Ed25519PublicKey | None = None
     settings: bytes = b""
@@ -76,6 +77,7 @@ class AnalystClient:
             round_number=answer.get("round"),
             length=answer.get("length", 0),
             dimension=answer.get("dimension", 0),
+            maximum=answer.get("maximum", 0),
             signature=base64.b64decode(answer.get("opening", "")),
             signer=keys.signing_key(answer["signer"]) if "signer" in answer else None,
             settings=bytes.fromhex(answer.get("settings", "")),
@@ -111,7 +113,8 @@ class AnalystClient:
                     headers={"Content-Type": "application/octet-stream", "Content-Length": str(size)},
                 )
 
-        answer = self._ask(put, allowed=(200, 403, 409, 422))
+        # 413 as well: a batch that is too large stays too large, and would be delivered first at every start.
+        answer = self._ask(put, allowed=(200, 403, 409, 413, 422))
         if answer.status_code != 200:
             raise RefusedBatchError(f"the analyst refused the batch of round {round_number}: {answer.json()['detail']}")
         closed: dict[str, Any] = answer.json()

@@ -23,6 +23,7 @@ import collections
 import contextlib
 import itertools
 import math
+import random
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -41,11 +42,12 @@ from shoal.deployment.client import ARRAYS, CONFIG, ENDORSEMENT, FINGERPRINT, RO
 from shoal.deployment.errors import AnalystError, RefusedBatchError
 from shoal.deployment.journal import Journal
 from shoal.deployment.log import LOG
+from shoal.deployment.mailbox import Mailbox
 from shoal.deployment.node import OTHER_SETTINGS, REFUSALS, endorsement_terms
 from shoal.errors import DataError, InvalidInput
 
 SLICE = 16
-"""Messages pushed or pulled at once: what of a round is in memory at any time."""
+"""Messages pushed at once: what of a round is in memory at any time."""
 
 
 class Shuffler(Strategy):
@@ -80,7 +82,7 @@ class Shuffler(Strategy):
         self.attempts = _validate.integer("attempts", attempts, minimum=1, maximum=10**6)
         self.poll = _validate.real("poll", poll)
         self.fingerprint = fingerprint
-        self._open_round = OpenRound(round_number=None, length=0, dimension=0)
+        self._open_round = OpenRound(round_number=None)
         """The round that is being collected."""
 
     @classmethod
@@ -197,6 +199,10 @@ class Shuffler(Strategy):
         signature, fingerprint = self._open_round.signature, self._open_round.fingerprint
         opened = ConfigRecord({**config, ROUND: server_round, SIGNATURE: signature, FINGERPRINT: fingerprint})
         content = RecordDict({ARRAYS: arrays, CONFIG: opened})
+        if len(nodes) > self._open_round.maximum:
+            # A larger batch would be refused, however often it is collected: who takes part is drawn by lot.
+            LOG.warning("%d nodes are connected, and the analyst takes %d", len(nodes), self._open_round.maximum)
+            nodes = random.SystemRandom().sample(nodes, self._open_round.maximum)
         LOG.info("round %d: asking %d nodes", server_round, len(nodes))
         return (
             Message(content, dst_node_id=node, message_type=MessageType.TRAIN, group_id=str(server_round))
@@ -248,6 +254,7 @@ class Shuffler(Strategy):
     def _replies(self, grid: Grid, messages: Iterable[Message]) -> Iterator[Message]:
         """Replies as they come in, a few at a time, until all are there or the time is up."""
         deadline = time.monotonic() + self.timeout
+        mailbox = Mailbox(grid, largest=self._open_round.length)
         pending: list[str] = []
         stream = iter(messages)
         # In slices: all messages at once would be as many copies of the model in memory.
@@ -257,16 +264,21 @@ class Shuffler(Strategy):
         spare = len(pending) - max(self.minimum, math.ceil(self.enough * len(pending)))
         hurried = False
         while pending and time.monotonic() < deadline:
-            answered = set()
-            for start in range(0, len(pending), SLICE):
-                for reply in grid.pull_messages(pending[start : start + SLICE]):
-                    answered.add(reply.metadata.reply_to_message_id)
+            answered, start = set(), time.monotonic()
+            for message_id, reply in mailbox.pull(pending):
+                answered.add(message_id)
+                if reply is not None:
                     yield reply
+                if time.monotonic() > deadline:
+                    break
             pending = [message_id for message_id in pending if message_id not in answered]
             if len(pending) <= spare and not hurried:
                 hurried, deadline = True, min(deadline, time.monotonic() + self.grace)
-            if not answered:
-                time.sleep(self.poll)
+            # The SuperLink looks through all messages at each request: at most half of its time is for this one's.
+            if pending:
+                time.sleep(max(self.poll, min(time.monotonic() - start, deadline - time.monotonic())))
+        for reason, count in sorted(mailbox.dropped.items()):
+            LOG.warning("%d replies were dropped: %s", count, reason)
         if pending:
             LOG.warning("%d nodes did not answer in time", len(pending))
 

@@ -75,6 +75,7 @@ class NextRound(BaseModel):
     length: int = Field(description="Bytes of a sealed report.")
     dimension: int = Field(description="Numbers of the model.")
     minimum: int = Field(description="Fewest users of a round.")
+    maximum: int = Field(description="Most reports of a batch.")
     opening: str = Field(description="The analyst's signature under the opening of this round, in base64.")
     signer: str = Field(description="The key of this signature, in base64.")
     settings: str = Field(description="The digest of terms and sealing keys, in hexadecimal digits.")
@@ -201,6 +202,7 @@ def _add_rounds(app: FastAPI, analyst: Analyst, guarded: dict[str, Any]) -> None
             length=task.length,
             dimension=task.dimension,
             minimum=task.minimum,
+            maximum=analyst.settings.maximum,
             opening=base64.b64encode(signature).decode(),
             signer=public_text(analyst.signer.public_key()),
             settings=analyst.settings_digest.hex(),
