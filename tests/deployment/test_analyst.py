@@ -269,6 +269,10 @@ class Broken:
     def __init__(self, db, word):
         self.db, self.word = db, word
 
+    @property
+    def in_transaction(self):
+        return self.db.in_transaction
+
     def execute(self, statement, *values):
         if statement.startswith(self.word):
             raise sqlite3.OperationalError("disk I/O error")
@@ -392,7 +396,7 @@ def test_no_round_is_opened_that_could_exceed_the_budget(tmp_path):
 def test_the_budget_holds_when_a_round_closes_as_well(home, monkeypatch):
     """Also if the check at the opening were passed: the number of users that came decides."""
     object.__setattr__(home.settings.task, "epsilon", 0.01)
-    monkeypatch.setattr(home, "_exceeds", (1, False))
+    monkeypatch.setattr(home, "_least", (1, 0.0))
     counts = Counts(batch=b"", total=np.zeros(12), users=3, reports=3, refused={})
     with pytest.raises(ExhaustedError, match="would exceed the budget"):
         home._close_round(1, counts)

@@ -3,9 +3,11 @@
 import base64
 import dataclasses
 import hashlib
+import json
 import os
 import warnings
 
+import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
@@ -17,9 +19,13 @@ from flwr.proto.node_pb2 import Node as NodeProto
 from flwr.superlink.servicer.fleet import fleet_handlers
 
 from shoal.deployment import keys
+from shoal.deployment.analyst import Analyst
+from shoal.deployment.analyst.ledger import RoundLine
+from shoal.deployment.analyst.models import model_bytes, model_digest
 from shoal.deployment.client import sealed_reports
 from shoal.deployment.errors import AnalystError
 from shoal.deployment.node import Node
+from shoal.deployment.task import counted_users
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Starlette would rather have a package that is not on every index yet
@@ -28,12 +34,16 @@ from deployment.parties import (
     TEMPLATE,
     Desk,
     LocalAnalyst,
+    batch,
+    close_round,
     endorsed,
     federation,
     sealed_by,
     settle,
     setup,
     shuffler,
+    task,
+    vectors,
 )
 from deployment.superlink import SERVER, InnerSuperLink, as_node
 
@@ -394,3 +404,67 @@ def test_a_batch_that_is_too_large_does_not_wedge_the_shuffler(tmp_path):
     assert not list((tmp_path / "journal").glob("round-*"))
     strategy.journal.close()
     home.close()
+
+
+# ------------------------------------------------------------------------------ the ledger's edges
+
+
+def filled(home, sizes):
+    """Enter closed rounds of these numbers of users, without pricing each of them."""
+    for users in sizes:
+        book = home.ledger.read()
+        mechanism = home.settings.task.mechanism(users=users)
+        content = model_bytes(np.zeros(home.settings.task.dimension))
+        line = RoundLine(
+            round=book.next_round,
+            batch=b"",
+            users=users,
+            reports=0,
+            refused="{}",
+            entry=json.dumps(mechanism.to_dict()),
+            answer="{}",
+            model=model_digest(content),
+        )
+        with home.database.transaction():
+            home.ledger.append(book, line, content)
+
+
+def test_a_round_that_was_opened_is_closed_also_if_more_users_seem_to_cost_more(tmp_path):
+    """Ledger {80 x 5, 40, 688 x 5}: 600 users more are bounded by 1.4517 and 40 users by 1.3662; the budget is 1.40."""
+    terms = task(minimum=40, epsilon=1.40, crowd="any", rate=0.5, sigma=2.0)
+    home = settle(tmp_path / "tight", setup(terms), nodes=600)
+    filled(home, [80] * 5 + [40] + [688] * 5)
+    assert home.open_round() == 12
+    answer = close_round(home, 12, batch(home, 12, [None] * 600), step=113 * 100)
+    assert (answer["users"], answer["counted"]) == (600, 40)
+    assert answer["epsilon"]["upper"] <= 1.40
+    assert float(home.accountant().epsilon(delta=1e-5)) == answer["epsilon"]["upper"]
+    home.close()
+
+
+def test_the_smaller_price_counts_and_never_a_smaller_one(tmp_path):
+    """Whatever the accountant says of the two entries, the ledger holds one of them and states its epsilon."""
+    home = settle(tmp_path / "home", setup(task(minimum=3)))
+    for number, users in enumerate((3, 8, 40, 5), 1):
+        answer = close_round(home, number, batch(home, number, [None] * users))
+        assert answer["counted"] in (counted_users(users), 3)
+        assert answer["epsilon"]["upper"] == float(home.accountant().epsilon(delta=1e-5))
+    home.close()
+
+
+def test_a_reader_never_calls_a_healthy_folder_damaged(home):
+    """A round that is closed between two statements of a reader: the reader sees the state before it, whole."""
+    close_round(home, 1, batch(home, 1, vectors(1, 2, 3)))
+    reader = Analyst.read(home.folder)
+    real = reader.models.digests
+
+    def digests():
+        # Between the ledger's lines and the models, which are two statements.
+        close_round(home, home.next_round, batch(home, home.next_round, vectors(1, 2, 3)))
+        return real()
+
+    reader.models.digests = digests
+    for last in (1, 2, 3):
+        assert reader.ledger.read().next_round == last + 1
+    reader.close()
+    assert len(home.rounds()) == 4

@@ -20,6 +20,9 @@ from __future__ import annotations
 
 from shoal.errors import DeploymentError
 
+RESTORE_ADVICE = "restore the folder from a backup, and enter what was spent since then: shoal analyst skip"
+"""What to do about a damaged ledger. A backup alone would spend the same budget twice."""
+
 
 class RefusedReportError(DeploymentError, ValueError):
     """A sealed report that cannot be counted; `reason` is one of `report.REFUSAL_REASONS`."""

@@ -153,8 +153,8 @@ def status(folder: terms.Folder, as_json: opt.Json = False) -> None:
     from shoal.cli import show
     from shoal.deployment.analyst import Analyst
 
-    # Read in one go: an analyst that serves may close a round meanwhile.
-    with closing(Analyst.read(folder)) as analyst:
+    # Of one state: an analyst that serves may close a round meanwhile.
+    with closing(Analyst.read(folder)) as analyst, analyst.database.snapshot():
         budget, rows, waiting = analyst.settings.task, analyst.rounds(), analyst.next_round
         ledgers, own = {c: analyst.accountant(c) for c in CROWDS}, analyst.accountant()
     if as_json:

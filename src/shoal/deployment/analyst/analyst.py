@@ -25,7 +25,7 @@ from shoal.deployment.analyst.ledger import Book, ChainedLedger, RoundLine
 from shoal.deployment.analyst.models import Models, model_bytes, model_digest
 from shoal.deployment.analyst.rosters import ROSTERS, Rosters
 from shoal.deployment.analyst.settings import Settings
-from shoal.deployment.errors import BatchError, BusyError, ConflictError, DamagedError, ExhaustedError
+from shoal.deployment.errors import RESTORE_ADVICE, BatchError, BusyError, ConflictError, DamagedError, ExhaustedError
 from shoal.deployment.node import Node, endorsement_terms, settings_digest, settings_fingerprint
 from shoal.deployment.report import opening_terms
 from shoal.deployment.tokens import Marks, Roster
@@ -51,8 +51,8 @@ class Analyst:
         """
         self.folder, self._owner = Path(folder), owner
         self._receiving = threading.Lock()
-        self._exceeds: tuple[int, bool] | None = None
-        """The round for which it was computed whether it could exceed the budget, and the answer."""
+        self._least: tuple[int, float] | None = None
+        """A round, and epsilon after it if it is entered with the smallest crowd."""
         self.key_store = KeyStore(self.folder)
         self.database = Database(self.folder / DATABASE)
         try:
@@ -73,7 +73,7 @@ class Analyst:
             start = bytes.fromhex(stored.pop("start"))
             return Settings.from_dict(stored), start
         except (ValueError, KeyError, TypeError):
-            raise DamagedError(f"{self.database.path} is damaged (settings): restore it from a backup") from None
+            raise DamagedError(f"{self.database.path} is damaged (settings): {RESTORE_ADVICE}") from None
 
     @classmethod
     def create(cls, folder: str | Path, settings: Settings, *, model: FloatArray | None = None) -> Analyst:
@@ -155,6 +155,7 @@ class Analyst:
 
     def _checked(self) -> Book:
         """The whole folder, looked at before anything is answered: a budget must not be spent twice."""
+        # The head before the rest: a round that is closed meanwhile is in the database before it is in the head.
         self.ledger.head = self.ledger.read_head()
         book = self.ledger.read()
         self.rosters.check()
@@ -280,17 +281,21 @@ class Analyst:
                 )
             self.enrolled(round_number)
             self.key(round_number)
-            # With the smallest crowd that may come: a round is not opened that might have to be thrown away after
-            # nodes have reported. Computed once a round, not at every request.
-            if self._exceeds is None or self._exceeds[0] != round_number:
-                after = self.ledger.read().accountant.compose(task.mechanism(users=task.minimum))
-                self._exceeds = (round_number, float(after.epsilon(delta=task.delta)) > task.epsilon)
-            if self._exceeds[1]:
+            # A round that is opened can be closed with whoever comes: at worst it is entered with the smallest crowd.
+            if self._least_epsilon(round_number) > task.epsilon:
                 raise ExhaustedError(
                     f"round {round_number} with {task.minimum} users could exceed the budget of epsilon = "
                     f"{task.epsilon:g} at delta = {task.delta:g} ({task.crowd} crowd)"
                 )
             return round_number
+
+    def _least_epsilon(self, round_number: int) -> float:
+        """Epsilon after a round that is entered with the smallest crowd; computed once, not at every request."""
+        task = self.settings.task
+        if self._least is None or self._least[0] != round_number:
+            after = self.ledger.read().accountant.compose(task.mechanism(users=task.minimum))
+            self._least = (round_number, float(after.epsilon(delta=task.delta)))
+        return self._least[1]
 
     def signature(self) -> tuple[int, bytes]:
         """The round that is open, and the analyst's signature under its opening."""
@@ -350,6 +355,12 @@ class Analyst:
                 raise BatchError(f"a round must have at least {task.minimum} users, got {counts.users}")
             mechanism = task.mechanism(users=counts.users)
             spent = book.accountant.compose(mechanism).statement(delta=task.delta)
+            # Both entries are upper bounds, since fewer users are never more private. The larger crowd's can be the
+            # larger bound: the accountant puts rounds of many sizes into classes. The smaller of the two counts.
+            if spent.epsilon > self._least_epsilon(round_number):
+                mechanism = task.mechanism(users=task.minimum)
+                book = self.ledger.read()
+                spent = book.accountant.compose(mechanism).statement(delta=task.delta)
             if spent.epsilon > task.epsilon:
                 raise ExhaustedError(f"round {round_number} would exceed the budget of epsilon = {task.epsilon:g}")
             # By how many were expected to report, which is public; the number that did depends on secret coins.

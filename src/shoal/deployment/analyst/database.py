@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from shoal.deployment.errors import DamagedError
+from shoal.deployment.errors import RESTORE_ADVICE, DamagedError
 
 VERSION = 2
 SCHEMA = (
@@ -62,10 +62,10 @@ class Database:
             # A database that is damaged somewhere answers many questions still, and wrongly.
             ((fault,),) = self.execute("PRAGMA quick_check(1)")
             if fault != "ok":
-                raise DamagedError(f"{self.path} is damaged ({fault}): restore it from a backup")
+                raise DamagedError(f"{self.path} is damaged ({fault}): {RESTORE_ADVICE}")
             rows = self.execute("SELECT version, settings FROM settings")
         if not rows:
-            raise DamagedError(f"{self.path} is damaged (no settings): restore it from a backup")
+            raise DamagedError(f"{self.path} is damaged (no settings): {RESTORE_ADVICE}")
         ((version, settings),) = rows
         if version != VERSION:
             raise DamagedError(f"{self.path} must be of version {VERSION}, got {version}")
@@ -96,6 +96,19 @@ class Database:
                 raise
             self.execute("COMMIT")
 
+    @contextmanager
+    def snapshot(self) -> Iterator[None]:
+        """All statements inside see one state, also while another process closes rounds."""
+        with self.lock:
+            if self.connection.in_transaction:
+                yield
+                return
+            self.execute("BEGIN")
+            try:
+                yield
+            finally:
+                self.connection.execute("ROLLBACK")
+
     def close(self) -> None:
         """Close the connection."""
         self.connection.close()
@@ -108,6 +121,6 @@ class Database:
         except sqlite3.OperationalError as error:
             if "no such table" not in str(error):  # a full disk, say, damages nothing
                 raise
-            raise DamagedError(f"{self.path} is damaged ({error}): restore it from a backup") from None
+            raise DamagedError(f"{self.path} is damaged ({error}): {RESTORE_ADVICE}") from None
         except sqlite3.DatabaseError as error:
-            raise DamagedError(f"{self.path} is damaged ({error}): restore it from a backup") from None
+            raise DamagedError(f"{self.path} is damaged ({error}): {RESTORE_ADVICE}") from None

@@ -17,7 +17,7 @@ from shoal.accountant import Accountant
 from shoal.deployment import files
 from shoal.deployment.analyst.database import Database
 from shoal.deployment.analyst.models import Models
-from shoal.deployment.errors import ConflictError, DamagedError
+from shoal.deployment.errors import RESTORE_ADVICE, ConflictError, DamagedError
 from shoal.mechanisms import from_dict
 
 HEAD = "head"
@@ -77,7 +77,8 @@ class ChainedLedger:
 
     def read(self) -> Book:
         """The ledger, checked line by line; `DamagedError` if it is not as it was written."""
-        with self._database.lock:
+        # Of one state: lines and models that are read one after the other may have a round between them.
+        with self._database.snapshot():
             rows = self._database.execute(f"SELECT {', '.join(COLUMNS)}, chain FROM rounds ORDER BY round")
             digests = self._models.digests()
         path, chain, accountant = self._database.path, self._beginning, Accountant()
@@ -87,19 +88,19 @@ class ChainedLedger:
             chain = _link(self._key, chain, cells)
             if cells[0] != expected or not hmac.compare_digest(chain, stored):
                 raise DamagedError(
-                    f"{path} is damaged: the ledger's line for round {expected} is not as it was written; restore the "
-                    "folder from a backup, and enter what was spent since then: shoal analyst skip"
+                    f"{path} is damaged: the ledger's line for round {expected} is not as it was written; "
+                    f"{RESTORE_ADVICE}"
                 )
             self._check_link(expected, chain)
             line = RoundLine(**dict(zip(COLUMNS, cells, strict=True)))
             accountant.compose(from_dict(json.loads(line.entry)))
             ledger_digests.add(line.model)
         if max(digests, default=0) != len(rows) + 1:
-            raise DamagedError(f"{path} is damaged: model and ledger are of different rounds; restore it from a backup")
+            raise DamagedError(f"{path} is damaged: model and ledger are of different rounds; {RESTORE_ADVICE}")
         for round_number, digest in digests.items():
             if digest not in ledger_digests:
                 raise DamagedError(
-                    f"{path} is damaged: the model of round {round_number} is not as it was; restore a backup"
+                    f"{path} is damaged: the model of round {round_number} is not as it was; {RESTORE_ADVICE}"
                 )
         return Book(chain=chain, next_round=len(rows) + 1, accountant=accountant)
 
@@ -117,13 +118,13 @@ class ChainedLedger:
             )
         if last == 0 and not hmac.compare_digest(self._beginning, link):
             raise DamagedError(
-                f"{self._database.path} is damaged: its settings are not as they were written; restore it from a backup"
+                f"{self._database.path} is damaged: its settings are not as they were written; {RESTORE_ADVICE}"
             )
 
     def _check_link(self, round_number: int, chain: bytes) -> None:
         if self.head is not None and self.head[0] == round_number and not hmac.compare_digest(chain, self.head[1]):
             raise DamagedError(
-                f"{self._folder / HEAD} and {self._database.path} are of different analysts; restore both of one time"
+                f"{self._folder / HEAD} and {self._database.path} are of different analysts; {RESTORE_ADVICE}"
             )
 
     def append(self, book: Book, line: RoundLine, content: bytes) -> bytes:
