@@ -36,7 +36,7 @@ RANKS = [
     {"bounds.anycrowd.direct"},
     {"bounds.anycrowd.replace"},
     {"bounds.anycrowd.evaluate"},
-    {"query"},
+    {"query", "records"},
     {"statement"},
     {"mechanisms"},
     {"accountant"},

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from shoal import errors as errors
     from shoal import literature as literature
     from shoal import noise_check as noise_check
+    from shoal import records as records
+    from shoal import risk as risk
     from shoal.accountant import Accountant as Accountant
     from shoal.accountant import Entry as Entry
     from shoal.errors import ShoalError as ShoalError
@@ -69,6 +71,8 @@ _HOME = {
     "errors": "",
     "literature": "",
     "noise_check": "",
+    "records": "",
+    "risk": "",
 }
 
 __all__ = [*_HOME, "__version__"]  # noqa: PLE0604 (the table above is the one list of public names)

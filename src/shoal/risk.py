@@ -62,16 +62,16 @@ def bayes_accuracy(source: Mechanism | Accountant, *, prior: float = 0.5, rounds
     """The probability that the best guess about one user's participation is right.
 
     Args:
-      source: A mechanism, or an accountant.
-      prior: How probable the guesser holds it beforehand that the user's data was used. The worse of this and
-        `1 - prior` counts.
-      rounds: The number of rounds; 1 for an accountant.
+        source: A mechanism, or an accountant.
+        prior: How probable the guesser holds it beforehand that the user's data was used. The worse of this and
+            `1 - prior` counts.
+        rounds: The number of rounds; 1 for an accountant.
 
     Returns:
-      A bracket of the probability. Without the output it is `max(prior, 1 - prior)`.
+        A bracket of the probability. Without the output it is `max(prior, 1 - prior)`.
 
     Raises:
-      InvalidInput: If an argument is out of its range.
+        InvalidInput: If an argument is out of its range.
 
     >>> from shoal import LocalGaussian
     >>> accuracy = bayes_accuracy(LocalGaussian(sigma=1.0))  # Phi(1/2)
@@ -96,16 +96,16 @@ def guessing(source: Mechanism | Accountant, *, baseline: float, rounds: int = 1
     The secret may be an attribute, a whole record up to some error, or a predicate that singles the user out.
 
     Args:
-      source: A mechanism, or an accountant.
-      baseline: The probability of a right guess without the output.
-      rounds: The number of rounds; 1 for an accountant.
+        source: A mechanism, or an accountant.
+        baseline: The probability of a right guess without the output.
+        rounds: The number of rounds; 1 for an accountant.
 
     Returns:
-      A bracket: at least the baseline, at most what the trade-off curve allows. Whether a given secret reaches the
-      upper end depends on the secret.
+        A bracket: at least the baseline, at most what the trade-off curve allows. Whether a given secret reaches the
+        upper end depends on the secret.
 
     Raises:
-      InvalidInput: If an argument is out of its range.
+        InvalidInput: If an argument is out of its range.
 
     >>> from shoal import Shuffle
     >>> guessing(Shuffle(users=1_000, sigma=2.0), baseline=1e-3).upper < 1.2e-3

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from shoal import __version__, records
 from shoal.errors import InvalidType
 from shoal.formatting import count_of, html_table, markdown_table, rounded, short
 from shoal.interval import Interval
@@ -40,6 +41,8 @@ class Rounds:
     settings: str
     rounds: int
     mechanism: Mapping[str, Any]
+    model: records.Model = "Central"
+    """The deployment model, as registries call it."""
 
     def __str__(self) -> str:
         return f"{count_of(self.rounds, 'round')} of {self.label} ({self.settings})"
@@ -243,6 +246,46 @@ class Statement:
             "guarantee": self.sentence(),
             "plain": self.plain(),
         }
+
+    def claim(self) -> records.Claim:
+        """The guarantee as records state it."""
+        models = list(dict.fromkeys(run.model for run in self.runs))
+        model = models[0] if len(models) == 1 else "Varies"
+        return records.Claim(
+            epsilon=self.epsilon,
+            delta=self.delta,
+            model=model,
+            unit="record" if model == "Central" else "user",
+            adjacency=self.adjacency,
+            assumption=self.assumption,
+            protocol=self.protocol,
+            trust=self.trust,
+            method=self.how(),
+            runs="; ".join(map(str, _merged_runs(self.runs))),
+            rounds=sum(run.rounds for run in self.runs),
+            sentence=self.sentence(),
+            plain=self.plain(),
+            software=f"shoal {__version__}",
+            note=self.note,
+        )
+
+    def to_registry(self, **details: str) -> dict[str, Any]:
+        """An entry for the Differential Privacy Deployments Registry of OpenDP.
+
+        `details` are what only people know, by the names in `shoal.records.DETAILS`; those left out are marked as open.
+
+        >>> from shoal import Shuffle
+        >>> entry = Shuffle(users=1_000, sigma=2.0).statement(delta=1e-6).to_registry(name="Screen time")
+        >>> entry["deployment"]["deployment_model"]["model_name"]
+        'Shuffle'
+        >>> entry["deployment"]["basic"]["intended_use"]
+        'To be filled in: what it is for'
+        """
+        return records.registry_entry(self.claim(), details)
+
+    def checklist(self) -> tuple[records.Item, ...]:
+        """What a report on this guarantee should say: the answers that are known, and open questions."""
+        return records.checklist(self.claim())
 
     def __str__(self) -> str:
         return self.sentence()

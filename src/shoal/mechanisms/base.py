@@ -37,6 +37,7 @@ from shoal.query import (
     intervals,
     solve,
 )
+from shoal.records import Model
 from shoal.statement import Rounds, Statement, question_for
 
 Adjacency = Literal["zero-out", "replace"]
@@ -401,7 +402,8 @@ class Mechanism:
 
     def run(self, rounds: int) -> Rounds:
         """Some rounds of this mechanism, for a `Statement`."""
-        return Rounds(label=self.label, settings=self.settings, rounds=rounds, mechanism=self.to_dict())
+        model: Model = "Central" if self.noise_by == "server" else "Shuffle" if self.is_shuffled else "Local"
+        return Rounds(label=self.label, settings=self.settings, rounds=rounds, mechanism=self.to_dict(), model=model)
 
     def caution(self, *, delta: float, epsilon: Interval, rounds: int = 1) -> str:
         """A sentence about a number that others would give for this mechanism and that is wrong.
