@@ -35,7 +35,7 @@ RANKS = [
     {"bounds.anycrowd.sequential"},
     {"bounds.anycrowd.direct"},
     {"bounds.anycrowd.replace"},
-    {"bounds.anycrowd.evaluate"},
+    {"bounds.anycrowd.evaluate", "bounds.dominating"},
     {"query", "records"},
     {"statement"},
     {"mechanisms"},

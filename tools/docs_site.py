@@ -31,6 +31,7 @@ SECTIONS = {
     "Explanation": (
         "explanation/shuffle-model.md",
         "explanation/guarantee.md",
+        "explanation/adaptivity.md",
         "explanation/report.md",
         "explanation/trust.md",
         "explanation/mathematics.md",

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from shoal import risk as risk
     from shoal.accountant import Accountant as Accountant
     from shoal.accountant import Entry as Entry
+    from shoal.accountant import Filter as Filter
+    from shoal.accountant import Odometer as Odometer
     from shoal.errors import ShoalError as ShoalError
     from shoal.errors import Unreachable as Unreachable
     from shoal.interval import Interval as Interval
@@ -45,8 +47,7 @@ if TYPE_CHECKING:
     from shoal.statement import Statement as Statement
 
 _HOME = {
-    "Accountant": "shoal.accountant",
-    "Entry": "shoal.accountant",
+    **dict.fromkeys(("Accountant", "Entry", "Filter", "Odometer"), "shoal.accountant"),
     "Interval": "shoal.interval",
     **dict.fromkeys(("ShoalError", "Unreachable"), "shoal.errors"),
     **dict.fromkeys(("AccuracyWarning", "Intervals"), "shoal.query"),
