@@ -27,12 +27,12 @@ import numpy as np
 
 from shoal import _validate
 from shoal.accountant.ledger import Accountant, Entry
-from shoal.bounds import certify, gaussian, rdp
+from shoal.bounds import gaussian, rdp
 from shoal.bounds.dominating import REVEAL_GRID, least_widths, width_within
 from shoal.bounds.numeric import DIRECTIONS, ROUNDED_UP, UNIT, FloatArray
 from shoal.errors import InvalidInput, Unreachable
 from shoal.mechanisms import Mechanism, bounds, from_dict
-from shoal.query import EPSILON, How
+from shoal.query import EPSILON, Options, guarantee
 
 FilterMethod = Literal["gaussian", "rdp", "plan"]
 """How a filter adds up."""
@@ -45,9 +45,6 @@ _EXCHANGES = 400
 
 _COVERING_MARGIN = 1.0 + 1e-6
 """By how much a rule covers more than it must, so that rounding on the way refuses no round of the plan."""
-
-_TIGHT = How.checked("tight", None, certify.ACCURACY, ends="upper")
-"""How the epsilon of a plan is computed: its upper end is all that matters."""
 
 
 class FilterRule(ABC):
@@ -391,8 +388,7 @@ def _scaled(plan: Accountant, factor: float) -> tuple[Entry, ...]:
 
 def _tight_epsilon(units: tuple[Entry, ...], delta: float) -> float:
     """The epsilon of rounds that are fixed beforehand."""
-    parts = bounds((unit.mechanism, unit.rounds) for unit in units)
-    return _TIGHT.answer(parts, delta, EPSILON).upper
+    return guarantee(EPSILON, bounds((unit.mechanism, unit.rounds) for unit in units), delta, Options())
 
 
 def is_as_private(mechanism: Mechanism, other: Mechanism) -> bool:
