@@ -4,11 +4,13 @@ The order of known pages is fixed here; a page that is not there is left out, an
 """
 
 import html
+import json
 import pathlib
 import re
 from collections.abc import Iterator
 
 from latex2mathml.converter import convert
+from mkdocs.structure.files import File
 
 SECTIONS = {
     "Start": ("index.md",),
@@ -27,6 +29,13 @@ SECTIONS = {
         "howto/audit.md",
         "howto/reproduce.md",
         "howto/migrate.md",
+    ),
+    "Notebooks": (
+        "notebooks/first-guarantee.md",
+        "notebooks/my-loader-shuffles.md",
+        "notebooks/check-in-on-flower.md",
+        "notebooks/reading-a-claim.md",
+        "notebooks/noise-for-a-risk.md",
     ),
     "Explanation": (
         "explanation/shuffle-model.md",
@@ -52,18 +61,44 @@ SECTIONS = {
         "reference/internals.md",
     ),
 }
-FOLDERS = {"How to": "howto", "Explanation": "explanation", "Reference": "reference"}
+FOLDERS = {"How to": "howto", "Notebooks": "notebooks", "Explanation": "explanation", "Reference": "reference"}
 
 _OUT = re.compile(r"(?<!!)\[([^\]]+)\]\((?:\.\./)+((?:src|benchmarks|examples|results|tools|tests|README)[^)]*)\)")
 
 
+def notebook_page(notebook: pathlib.Path) -> str:
+    """A notebook as Markdown: its text, its code, and what its cells printed and drew when it was written."""
+    parts = []
+    for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+        text = "".join(cell["source"])
+        if cell["cell_type"] == "markdown":
+            parts.append(text)
+            continue
+        parts.append(f"```python\n{text}\n```")
+        for output in cell["outputs"]:
+            data = output.get("data", {})
+            if "image/png" in data:
+                parts.append(f"![The picture that this cell draws](data:image/png;base64,{data['image/png']})")
+            else:
+                parts.append("```text\n" + "".join(output.get("text") or data["text/plain"]).rstrip() + "\n```")
+    return "\n\n".join(parts) + "\n"
+
+
+def on_files(files, config):
+    """Each notebook is a page, too."""
+    for path in sorted((pathlib.Path(config.docs_dir) / "notebooks").glob("*.ipynb")):
+        files.append(File.generated(config, f"notebooks/{path.stem}.md", content=notebook_page(path)))
+    return files
+
+
 def navigation(docs: pathlib.Path) -> list[dict[str, list[str]]]:
-    found = []
-    for section, known in SECTIONS.items():
-        there = sorted(p.relative_to(docs).as_posix() for p in (docs / FOLDERS.get(section, "-")).glob("*.md"))
-        pages = [page for page in known if (docs / page).is_file()]
-        found.append({section: pages + [page for page in there if page not in pages]})
-    return found
+    sections = []
+    for section, order in SECTIONS.items():
+        files = (docs / FOLDERS.get(section, "-")).glob("*.[mi][dp]*")  # a notebook becomes a page of its name
+        names = sorted(path.relative_to(docs).with_suffix(".md").as_posix() for path in files)
+        pages = [page for page in order if page in names or (docs / page).is_file()]
+        sections.append({section: pages + [page for page in names if page not in pages]})
+    return sections
 
 
 def on_config(config):

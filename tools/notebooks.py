@@ -3,8 +3,8 @@
     python tools/notebooks.py                      all of docs/notebooks
     python tools/notebooks.py docs/notebooks/first-guarantee.ipynb
 
-A notebook is run in one namespace and an empty folder, as a reader would after "restart and run all". The last expression
-of a cell is shown, and so is each picture of matplotlib that the cell leaves open.
+A notebook is run in one namespace and an empty folder, as a reader would after "restart and run all". The last
+expression of a cell is shown, and so is each picture of matplotlib that the cell leaves open.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def run_cell(text: str, namespace: dict[str, Any]) -> list[dict[str, Any]]:
             {"output_type": "stream", "name": "stdout", "text": printed.getvalue().splitlines(keepends=True)}
         )
     outputs += [display_data({"image/png": picture}) for picture in pictures()]
-    if shown is not None:
+    # As in Jupyter, a semicolon at the end hides the value.
+    if shown is not None and not text.rstrip().endswith(";"):
         outputs.append(display_data(representations(shown)))
     return outputs
 

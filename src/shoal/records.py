@@ -20,6 +20,7 @@ from typing import Any, Literal, get_args
 
 from shoal import _validate
 from shoal.errors import InvalidInput, InvalidType
+from shoal.formatting import rounded, short
 
 Model = Literal["Local", "Shuffle", "Central", "Federated", "Varies"]
 """Names of deployment models in the registry; the last one for rounds of several models."""
@@ -225,7 +226,7 @@ def checklist(claim: Claim) -> tuple[Item, ...]:
         (setting, "Which deployment model is it, and who sees what?", _MODELS[claim.model]),
         (setting, "Who is trusted?", f"{claim.trust[:1].upper()}{claim.trust[1:]}."),
         (setting, "What must the participants do?", f"{claim.protocol[:1].upper()}{claim.protocol[1:]}."),
-        (definition, "What are the privacy parameters?", f"ε ≤ {claim.epsilon:.17g} at δ = {claim.delta:.17g}."),
+        (definition, "What are the privacy parameters?", f"ε ≤ {rounded(claim.epsilon)} at δ = {short(claim.delta)}."),
         (definition, "What is the unit of privacy?", f"One {claim.unit}."),
         (definition, "When are two data sets adjacent?", _NEIGHBOURS[claim.adjacency].format(unit=claim.unit)),
         (definition, "What is assumed about everybody else?", f"{claim.assumption[:1].upper()}{claim.assumption[1:]}."),
