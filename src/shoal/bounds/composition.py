@@ -50,7 +50,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import special
 
-from shoal.bounds.grid import Cells, Share, base_for, convolved, deposit, in_order, rebased
+from shoal.bounds.grid import Cells, Share, base_for, convolved, deposit, in_order, rebased, without_empty_levels
 from shoal.bounds.mean_law import Pair
 from shoal.bounds.numeric import ROUNDED_UP, SIDES, UNIT, Direction, FloatArray, Side
 from shoal.bounds.round import Round, SideChoice
@@ -91,13 +91,11 @@ _LATTICE_CUT = 1e-24
 class _LossRule:
     """How cells of losses and their offsets are shared.
 
-    `lower_masses`: the moments are the masses `u + w` of the lower side instead of offsets w.
-    `upper_only`: there are no moments, as only the upper side is needed.
+    `lower_masses`: the channel holds the masses `u + w` of the lower side instead of offsets w.
     """
 
     direction: Direction
     lower_masses: bool = False
-    upper_only: bool = False
 
     def shares(self, offset: FloatArray | float, width: FloatArray | float) -> tuple[Share, Share]:
         rest = width - offset
@@ -105,8 +103,6 @@ class _LossRule:
         both_sides = np.expm1(-width)
         right = np.expm1(-offset) / both_sides
         left = np.exp(-offset) * np.expm1(-rest) / both_sides
-        if self.upper_only:
-            return Share(left, 0.0, 0.0), Share(right, 0.0, 0.0)
         if self.direction == "forward":
             # f = right e^-rest of the base, so the part right - f = -right expm1(-rest) of u changes sides
             up, down = right * np.exp(-rest), np.expm1(-rest) / both_sides
@@ -121,8 +117,6 @@ class _LossRule:
         return Share(left, down, lower), Share(right, up, upper)
 
     def moment_of_sum(self, a: FloatArray, a_moment: FloatArray, b: FloatArray, b_moment: FloatArray) -> FloatArray:
-        if self.upper_only:
-            return np.zeros(len(a) + len(b) - 1)
         if self.lower_masses:
             return np.convolve(a_moment, b_moment)
         # (u_1 + w_1)(u_2 + w_2) - u_1 u_2, without the difference.
@@ -131,25 +125,31 @@ class _LossRule:
 
 @dataclass(frozen=True, kw_only=True)
 class _Losses(Cells):
-    """Composed rounds: masses u of top at the losses `centre + y`, with the offsets w as moments.
+    """Composed rounds: masses u of top at the losses `centre + y`, with the offsets w as a channel if there is one.
 
     `infinite` and `lost` are charged from above and from below; `drift` is how far the losses from
-    below lie under the lattice points. `relative`, `jitter` and `slip` are errors 2 to 4.
+    below lie under the lattice points. The ledger `relative`, `jitter` and `slip` are errors 2 to 4.
     """
 
     rule: _LossRule
     centre: float
     infinite: float
     lost: float
-    relative: float
     jitter: float
     slip: float
     drift: float = 0.0
 
     @property
     def offset(self) -> float:
-        """The largest |w / u|, with a margin for sharing once more on the coarsest level."""
-        return self.largest_offset(in_spacings=False) + 2.0 * math.ldexp(1.0, self.base + len(self.mass))
+        """The largest |w / u|, with a margin for sharing once more on the coarsest level; 0 without offsets."""
+        if self.is_upper_only:
+            return 0.0
+        return self.largest_offset(in_spacings=False) + 2.0 * math.ldexp(1.0, self.base + self.levels)
+
+    @property
+    def is_upper_only(self) -> bool:
+        """Whether only the upper side is carried."""
+        return len(self.rows) == 1
 
 
 def _median_scale(mass: FloatArray, distance: FloatArray) -> float:
@@ -183,22 +183,21 @@ def _round_on_grid(round_: Round, half: int, budget: float, direction: Direction
     atoms = round_.atoms(half, budget, direction, sides)
     loss, u, w = atoms.loss, atoms.top, atoms.offset
     centre, scale = _centre_and_scale(loss, u)
-    rule, base = _LossRule(direction=direction, upper_only=sides == "upper"), base_for(scale, half)
-    masses, moments = deposit(rule, loss - centre, u, w, half, base)
+    rule, base = _LossRule(direction=direction), base_for(scale, half)
+    rows, error = deposit(rule, loss - centre, [u] if sides == "upper" else [u, w], half, base)
     # Errors 1 and 5 (cut by the law, and underflow), 2 and 4 for putting atoms on the grid; 3 below.
     cells = _Losses(
         base=base,
-        mass=masses,
-        moment=moments,
+        rows=rows,
         rule=rule,
         centre=centre,
         infinite=atoms.infinite + _UNDERFLOW_CHARGE,
         lost=atoms.lost + _UNDERFLOW_CHARGE,
-        relative=atoms.relative + 64.0 * UNIT,
+        relative=atoms.relative + error,
         jitter=0.0,
         slip=4.0 * UNIT * (float(np.abs(loss).max()) + abs(centre)),
     )
-    return replace(cells, jitter=64.0 * UNIT * cells.offset)
+    return replace(cells, jitter=error * cells.offset)
 
 
 def _without_tails(a: _Losses, allowance: float) -> _Losses:
@@ -210,23 +209,18 @@ def _without_tails(a: _Losses, allowance: float) -> _Losses:
     cut = float(mass[:low].sum() + mass[high:].sum()) * ROUNDED_UP
     cells = a.points()
     is_cut = (cells < points[low]) | (cells > points[high - 1])
-    mass_left, moment_left = np.where(is_cut, 0.0, a.mass), np.where(is_cut, 0.0, a.moment)
-    levels = int(np.flatnonzero(mass_left.any(axis=1))[-1]) + 1
     # Errors 1 and 5. From below the cells are left out of every test, which needs no charge.
-    return replace(
-        a, mass=mass_left[:levels], moment=moment_left[:levels], infinite=a.infinite + cut + _UNDERFLOW_CHARGE
-    )
+    rows = without_empty_levels(np.where(is_cut, 0.0, a.rows))
+    return replace(a, rows=rows, infinite=a.infinite + cut + _UNDERFLOW_CHARGE)
 
 
 def _rebased_losses(a: _Losses, base: int) -> _Losses:
     """The rounds on a grid with a coarser level 0."""
     if base <= a.base:
         return a
-    mass, moment = rebased(a.rule, a, base)
     # Errors 2 and 3: a few operations on each mass and offset for each level removed.
-    steps = 16.0 * (base - a.base) * UNIT
-    moved = replace(a, base=base, mass=mass, moment=moment, relative=a.relative + steps)
-    return replace(moved, jitter=a.jitter + steps * moved.offset)
+    moved = rebased(a, base)
+    return replace(moved, jitter=a.jitter + (moved.relative - a.relative) * moved.offset)
 
 
 def _refitted(a: _Losses) -> _Losses:
@@ -236,44 +230,42 @@ def _refitted(a: _Losses) -> _Losses:
     centre, scale = _centre_and_scale(y, mass)
     if centre:
         base = base_for(scale, a.half)
-        mass, moment = deposit(a.rule, y - centre, mass, a.moment[occupied], a.half, base)
+        rows, error = deposit(a.rule, y - centre, list(a.rows[:, 0, occupied]), a.half, base)
         # error 4
         slip = a.slip + 4.0 * UNIT * (float(np.abs(y).max()) + abs(centre))
-        a = replace(
-            a,
-            base=base,
-            mass=mass,
-            moment=moment,
-            centre=a.centre + centre,
-            slip=slip,
-            relative=a.relative + 64.0 * UNIT,
-        )
-        return replace(a, jitter=a.jitter + 64.0 * UNIT * a.offset)
+        a = replace(a, base=base, rows=rows, centre=a.centre + centre, slip=slip, relative=a.relative + error)
+        return replace(a, jitter=a.jitter + error * a.offset)
     return _rebased_losses(a, base_for(scale, a.half))
 
 
 def _with_lower_masses(a: _Losses) -> _Losses:
     """The rounds with `u + w` instead of w, on the safe side of its error."""
-    if a.rule.lower_masses or a.rule.upper_only:
+    if a.rule.lower_masses or a.is_upper_only:
         return a
     # error 3 is charged here: from below more base mass, or less top mass, makes the difference smaller.
     error = a.jitter * a.mass + a.relative * np.abs(a.moment)
-    moment = a.mass + a.moment + (error if a.rule.direction == "reverse" else -error)
-    return replace(a, rule=replace(a.rule, lower_masses=True), moment=np.maximum(moment, 0.0), jitter=0.0)
+    lower = a.mass + a.moment + (error if a.rule.direction == "reverse" else -error)
+    return _with_channel(replace(a, rule=replace(a.rule, lower_masses=True), jitter=0.0), np.maximum(lower, 0.0))
+
+
+def _with_channel(a: _Losses, channel: FloatArray) -> _Losses:
+    """The rounds with another channel next to their masses."""
+    return replace(a, rows=np.stack([a.mass, channel])[:, None])
 
 
 def _renormalised(a: _Losses) -> _Losses:
     """The rounds with base masses from below relative to their own level, in reverse."""
-    if not a.rule.lower_masses or a.rule.direction == "forward":
+    if a.is_upper_only or not a.rule.lower_masses or a.rule.direction == "forward":
         return a
     # Otherwise the masses of many rounds would drift away from u and overflow.
     factor = float(a.moment.sum()) / float(a.mass.sum())
-    return replace(a, moment=a.moment / factor, drift=a.drift + math.log(factor), relative=a.relative + 8.0 * UNIT)
+    a = replace(a, drift=a.drift + math.log(factor), relative=a.relative + 8.0 * UNIT)
+    return _with_channel(a, a.moment / factor)
 
 
 def _choose_representation(a: _Losses) -> _Losses:
     """The rounds with `u + w` instead of w where losses are large: cheaper there, exact enough, no overflow."""
-    if math.ldexp(1.0, a.base + len(a.mass)) * a.half > _LOWER_MASSES_ABOVE_LOSS:
+    if math.ldexp(1.0, a.base + a.levels) * a.half > _LOWER_MASSES_ABOVE_LOSS:
         return _renormalised(_with_lower_masses(a))
     return a
 
@@ -285,19 +277,17 @@ def _composed(a: _Losses, b: _Losses, allowance: float) -> _Losses:
             a, b = _rebased_losses(a, b.base), _rebased_losses(b, a.base)
         if a.rule.lower_masses or b.rule.lower_masses:
             a, b = _with_lower_masses(a), _with_lower_masses(b)
-    mass, moment = convolved(a.rule, a, b)
     # error 2: of both parts, and of this convolution
-    step = (max(a.longest, b.longest) + 64.0) * UNIT
-    relative, jitter = a.relative + b.relative + step, 0.0
-    if not a.rule.lower_masses:
+    rows, relative = convolved(a, b)
+    jitter = 0.0
+    if not a.rule.lower_masses and not a.is_upper_only:
         # error 3: w_1 u_2 + u_1 w_2 + w_1 w_2, each factor off by its own error; 1.01 covers products of errors.
         offset_a, offset_b = a.offset, b.offset
         jitter = a.jitter * (1.0 + offset_b) + b.jitter * (1.0 + offset_a) + a.jitter * b.jitter
         jitter += 1.01 * relative * (offset_a + offset_b + offset_a * offset_b)
     total = _Losses(
         base=a.base,
-        mass=mass,
-        moment=moment,
+        rows=rows,
         rule=a.rule,
         centre=a.centre + b.centre,
         infinite=a.infinite + b.infinite,
@@ -478,9 +468,9 @@ def _single_round_curve(pair: Pair) -> Curve:
 
 def _curves_of(rounds: _Losses) -> dict[Side, Curve]:
     """Both curves of a composition."""
-    mass, offset, y = (in_order(values) for values in (rounds.mass, rounds.moment, rounds.points()))
-    occupied = mass > 0.0
-    mass, offset, loss = mass[occupied], offset[occupied], rounds.centre + y[occupied]
+    cells, y = in_order(rounds.rows[:, 0]), in_order(rounds.points())
+    occupied = cells[0] > 0.0
+    mass, loss = cells[0, occupied], rounds.centre + y[occupied]
     # error 4: losses are raised by it from above and lowered from below.
     slip = rounds.slip + 4.0 * UNIT * float(np.abs(loss).max())
     # error 2: the errors of the parts add up in the exponent, (1 + e)^T.
@@ -490,6 +480,9 @@ def _curves_of(rounds: _Losses) -> dict[Side, Curve]:
     upper = Curve(
         side="upper", loss=loss + slip, gain=gain * (1.0 + error), base=base * (1.0 + error), infinite=rounds.infinite
     )
+    if rounds.is_upper_only:
+        return {"upper": upper}
+    offset = cells[1, occupied]
     loss = loss - slip - rounds.drift
     reverse = rounds.rule.direction == "reverse"
     # From below `error` (2) and `jitter` (3) lower the gain, and are the blur where base mass counts.

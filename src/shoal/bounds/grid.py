@@ -2,37 +2,46 @@
 
 *The grid* has levels k = 0, 1, ... of spacing `h 2^k` (h a power of two, so that positions are
 exact); level k holds the positions with `N h 2^(k-1) < |y| <= N h 2^k`, y the distance from the
-centre. Cells carry a mass and a moment, which says where the mass came from. A `Rule` says how both
-are shared between the lattice points on either side of an atom, and what the moment of a sum is.
+centre. Cells carry a mass and any number of further *channels* (a moment that says where the mass came
+from, say), for one law or for several at once. A `Rule` says how all of them are shared between the
+lattice points on either side of an atom, and what the channels of a sum are.
 
 A piece of level k is convolved with everything below it on the lattice of level k, after
 the finer pieces were coarsened (every odd point is shared between its two neighbours). Masses are sums of
-positive products: nothing cancels, and far tails keep their relative accuracy. The longest sum has
-`longest` terms, so a mass is off by a factor `1 +- longest u` at most, u = 2^-53.
+positive products: nothing cancels, and far tails keep their relative accuracy.
 
-`mean_law` adds ratios on this grid, `composition` privacy losses.
+*The ledger.* `relative` bounds the relative error of all masses, u = 2^-53. Operations add to it: a sum of
+two parts the errors of both and `longest` u, the largest number of operations on one mass; each removed level 8 u
+(a share is exact to 5 u, and is multiplied and added up); putting atoms on the grid one u for each atom in the fullest
+cell, and 32 u.
+
+Laws of ratios (`mean_law`), privacy losses (`composition`), scores (`anycrowd.opposite`) and terms (`sums`) live here.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from shoal.bounds.numeric import FloatArray, IntArray
+from shoal.bounds.numeric import UNIT, FloatArray, IntArray
 
 _LEVEL_ZERO_DEVIATIONS = 6.0
 """Level 0 reaches to between half and all of this many mean absolute deviations."""
+
+_ATOMS_PER_PASS = 2**14
+"""Number of atoms that are shared at once: few enough to stay in the processor's cache."""
 
 
 class Share(NamedTuple):
     """The part of an atom that goes to one lattice point.
 
-    Its mass is `mass` times the atom's; its moment is `moment` times the atom's, plus `lift` times the atom's mass.
+    Its mass is `mass` times the atom's; any other channel is `moment` times the atom's, plus `lift` times the atom's
+    mass.
     """
 
     mass: FloatArray | float
@@ -41,7 +50,7 @@ class Share(NamedTuple):
 
 
 class Rule(Protocol):
-    """How atoms are shared between lattice points, and how moments multiply."""
+    """How atoms are shared between lattice points, and how channels multiply."""
 
     def __hash__(self) -> int: ...
 
@@ -58,42 +67,76 @@ class Rule(Protocol):
         ...
 
     def moment_of_sum(self, a: FloatArray, a_moment: FloatArray, b: FloatArray, b_moment: FloatArray) -> FloatArray:
-        """The moments of a sum of two independent parts, by convolution.
+        """One channel of a sum of two independent parts, by convolution.
 
         Args:
             a: masses of the first part.
-            a_moment: its moments.
+            a_moment: its channel.
             b: masses of the second part.
-            b_moment: its moments.
+            b_moment: its channel.
 
         Returns:
-            The moments on the lattice of the convolution.
+            The channel on the lattice of the convolution.
         """
         ...
 
 
+class KeepMean:
+    """The rule that keeps the mean, with the same shares for all channels; they add up as derivatives do."""
+
+    def shares(self, offset: FloatArray | float, width: FloatArray | float) -> tuple[Share, Share]:
+        right = offset / width
+        left = 1.0 - right
+        return Share(left, left, 0.0), Share(right, right, 0.0)
+
+    def moment_of_sum(self, a: FloatArray, a_moment: FloatArray, b: FloatArray, b_moment: FloatArray) -> FloatArray:
+        return np.convolve(a, b_moment) + np.convolve(a_moment, b)
+
+
+KEEP_MEAN = KeepMean()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cells:
-    """Masses and moments on the grid: row k is level k, index i + N is its point i."""
+    """Measures on the grid: `rows` over (channel, law, level, position), masses first; point i is at index i + N.
 
+    `relative` is the ledger of relative errors of the masses, see the head of this file.
+    """
+
+    rule: Rule
     base: int
-    mass: FloatArray
-    moment: FloatArray
+    rows: FloatArray
+    relative: float = 0.0
+
+    @property
+    def mass(self) -> FloatArray:
+        """The masses of the first law over (level, position)."""
+        return self.rows[0, 0]
+
+    @property
+    def moment(self) -> FloatArray:
+        """The first channel after the masses, of the first law."""
+        return self.rows[1, 0]
 
     @property
     def half(self) -> int:
         """N, the number of cells on each side of the centre."""
-        return int(self.mass.shape[1]) // 2
+        return self.rows.shape[-1] // 2
+
+    @property
+    def levels(self) -> int:
+        """The number of levels."""
+        return self.rows.shape[-2]
 
     @property
     def longest(self) -> int:
-        """The largest number of terms in a mass of a sum, with the operations on it."""
+        """The largest number of terms and other operations that make one mass of a sum."""
         # A level with all below it, a few operations for each coarsening, and a few for settling.
-        return 2 * self.half + 1 + 8 * (len(self.mass) + 1) + 16
+        return 2 * self.half + 1 + 8 * (self.levels + 1) + 16
 
     def spacings(self) -> FloatArray:
         """The spacing of each level, as a column."""
-        return np.ldexp(1.0, self.base + np.arange(len(self.mass)))[:, None]
+        return np.ldexp(1.0, self.base + np.arange(self.levels))[:, None]
 
     def points(self) -> FloatArray:
         """The position y of every cell."""
@@ -108,39 +151,49 @@ class Cells:
         return float(size.max())
 
 
+C = TypeVar("C", bound=Cells)
+
+
 def in_order(values: FloatArray) -> FloatArray:
-    """The cells of all levels from the lowest position to the highest (a copy)."""
-    half = values.shape[1] // 2
+    """The cells of all levels from the lowest position to the highest (a copy), over the other axes."""
+    half = values.shape[-1] // 2
     # Above level 0 only the outer halves of a row hold anything, its points beyond N/2.
-    outer = half - half // 2 + 1
-    return np.concatenate([values[:0:-1, :outer].ravel(), values[0], values[1:, -outer:].ravel()])
+    outer, flat = half - half // 2 + 1, (*values.shape[:-2], -1)
+    below, above = values[..., :0:-1, :outer], values[..., 1:, -outer:]
+    return np.concatenate([below.reshape(flat), values[..., 0, :], above.reshape(flat)], axis=-1)
+
+
+def without_empty_levels(rows: FloatArray) -> FloatArray:
+    """The rows without the highest levels that hold nothing."""
+    return rows[..., : int(np.flatnonzero(rows.any(axis=(0, 1, 3)))[-1]) + 1, :]
 
 
 @functools.lru_cache(maxsize=1024)
-def _taps(rule: Rule, spacing: float) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """The shares that an even point gets from the odd one below, from itself and from the odd one above."""
+def _odd_shares(rule: Rule, spacing: float) -> tuple[Share, Share]:
+    """The shares of the even neighbours of an odd point."""
     left, right = rule.shares(spacing, 2.0 * spacing)
-    masses = np.array([right.mass, 1.0, left.mass])
-    return masses, np.array([right.moment, 1.0, left.moment]), np.array([right.lift, 0.0, left.lift])
+    return left, right
 
 
-def coarsen(rule: Rule, mass: FloatArray, moment: FloatArray, spacing: float) -> tuple[FloatArray, FloatArray]:
+def coarsen(rule: Rule, rows: FloatArray, spacing: float) -> FloatArray:
     """A measure on the even points of a lattice: each odd point is shared between its neighbours.
 
     Args:
         rule: how it is shared.
-        mass: masses, from an even point to an even point.
-        moment: moments of the same points.
+        rows: masses and other channels over (channel, law, position), from an even point to an even point.
         spacing: the distance of neighbouring points.
 
     Returns:
-        The masses and moments of the even points.
+        The rows of the even points.
     """
-    # Three taps at every even point: itself, and the shares of its odd neighbours.
-    masses, moments, lifts = _taps(rule, spacing)
-    p = np.correlate(mass, masses, "same")[::2].copy()
-    q = np.correlate(moment, moments, "same")[::2] + np.correlate(mass, lifts, "same")[::2]
-    return p, q
+    even, odd = rows[..., ::2].copy(), rows[..., 1::2]
+    left, right = _odd_shares(rule, spacing)
+    even[0, :, :-1] += left.mass * odd[0]
+    even[0, :, 1:] += right.mass * odd[0]
+    if len(rows) > 1:
+        even[1:, :, :-1] += left.moment * odd[1:] + left.lift * odd[0]
+        even[1:, :, 1:] += right.moment * odd[1:] + right.lift * odd[0]
+    return even
 
 
 def located(y: FloatArray, half: int, base: int, levels: int) -> tuple[IntArray, FloatArray, FloatArray]:
@@ -193,159 +246,173 @@ def levels_for(largest: float, half: int, base: int) -> int:
     return 1 + doublings - int(doublings > 0 and largest <= math.ldexp(reach, doublings - 1))
 
 
-def deposit(
-    rule: Rule, y: FloatArray, mass: FloatArray, moment: FloatArray, half: int, base: int
-) -> tuple[FloatArray, FloatArray]:
+def lattice_points(half: int, base: int, low: float, high: float, centre: float = 0.0) -> FloatArray:
+    """All lattice points between low and high.
+
+    Args:
+        half: N, the number of cells on each side of the centre.
+        base: the spacing of level 0 is 2^base.
+        low: the lower limit, excluded.
+        high: the upper limit, excluded.
+        centre: the centre of the grid.
+
+    Returns:
+        The points, of which the levels may repeat one another's ends.
+    """
+    spacing = math.ldexp(1.0, base)
+    reach = max(high - centre, centre - low, spacing)
+    levels = max(1, math.ceil(math.log2(reach / (half * spacing))) + 2)
+    outer = np.arange(half // 2, half + 1.0)
+    positive = np.concatenate(
+        [spacing * np.arange(0.0, half + 1.0)] + [math.ldexp(spacing, k) * outer for k in range(1, levels)]
+    )
+    points = centre + np.concatenate([-positive, positive])
+    return points[(points > low) & (points < high)]
+
+
+def deposit(rule: Rule, y: FloatArray, values: Sequence[FloatArray], half: int, base: int) -> tuple[FloatArray, float]:
     """Atoms shared between the lattice points on either side.
 
     Args:
         rule: how they are shared.
         y: their positions.
-        mass: their masses.
-        moment: their moments about y.
+        values: their masses, and other channels about y.
         half: N, the number of cells on each side of the centre.
         base: the spacing of level 0 is 2^base.
 
     Returns:
-        Masses and moments over (level, position).
+        Rows of one law over (channel, law, level, position), and the relative error that this adds.
     """
     levels, columns = levels_for(float(np.abs(y).max()), half, base), 2 * half + 1
-    level, left, offset = located(y, half, base, levels)
-    width = np.ldexp(1.0, base + np.arange(levels))[level]
-    index = level * columns + left.astype(np.int64) + half
-    size = levels * columns
-    p, q = np.zeros(size), np.zeros(size)
-    for where, share in zip((index, index + 1), rule.shares(offset * width, width), strict=True):
-        p += np.bincount(where, share.mass * mass, size)
-        q += np.bincount(where, share.moment * moment + share.lift * mass, size)
-    return p.reshape(levels, columns), q.reshape(levels, columns)
+    rows, atoms = np.zeros((len(values), levels * columns)), 0
+    for start in range(0, len(y), _ATOMS_PER_PASS):
+        part = slice(start, start + _ATOMS_PER_PASS)
+        # Both neighbours of an atom are on its level: a level reaches one point into the next.
+        level, left, offset = located(y[part], half, base, levels)
+        width = np.ldexp(1.0, base + np.arange(levels))[level]
+        index = level * columns + left.astype(np.int64) + half
+        atoms += int(np.bincount(index).max())
+        mass = values[0][part]
+        for place, share in zip((index, index + 1), rule.shares(offset * width, width), strict=True):
+            rows[0] += np.bincount(place, share.mass * mass, rows.shape[1])
+            for number, channel in enumerate(values[1:], 1):
+                weights = share.moment * channel[part] + share.lift * mass
+                rows[number] += np.bincount(place, weights, rows.shape[1])
+    # A cell adds up the shares of as many atoms above it, and of as many below it, each exact to a few u.
+    return rows.reshape(len(values), 1, levels, columns), (atoms + 32.0) * UNIT
 
 
-def rebased(rule: Rule, cells: Cells, base: int) -> tuple[FloatArray, FloatArray]:
-    """Masses and moments with a coarser level 0.
+def rebased(a: C, base: int) -> C:
+    """The measures on a grid with a coarser level 0.
 
     Args:
-        rule: how odd points are shared.
-        cells: the measure.
+        a: the measures.
         base: the new base; nothing changes if it is not larger.
 
     Returns:
-        Masses and moments over (level, position).
+        The measures, with the error of sharing in the ledger.
     """
-    mass, moment = cells.mass, cells.moment
-    quarter = cells.half // 2
-    for exponent in range(cells.base, base):
+    if base <= a.base:
+        return a
+    rows, quarter = a.rows, a.half // 2
+    for exponent in range(a.base, base):
         # Level 0 moves to its even points: these are the inner half of level 1, which is empty.
-        rows = []
-        for values, coarse in zip(
-            (mass, moment), coarsen(rule, mass[0], moment[0], math.ldexp(1.0, exponent)), strict=True
-        ):
-            upper = values[1:].copy() if len(values) > 1 else np.zeros((1, values.shape[1]))
-            upper[0, quarter : quarter + len(coarse)] += coarse
-            rows.append(upper)
-        mass, moment = rows
-    return mass, moment
+        coarse = coarsen(a.rule, rows[:, :, 0], math.ldexp(1.0, exponent))
+        rows = rows[:, :, 1:].copy() if rows.shape[2] > 1 else np.zeros_like(rows)
+        rows[:, :, 0, quarter : quarter + coarse.shape[-1]] += coarse
+    return replace(a, base=base, rows=rows, relative=a.relative + 8.0 * (base - a.base) * UNIT)
 
 
-def convolved(rule: Rule, a: Cells, b: Cells) -> tuple[FloatArray, FloatArray]:
-    """The law of the sum of two independent parts.
+def convolved(a: Cells, b: Cells) -> tuple[FloatArray, float]:
+    """The laws of sums of two independent parts.
 
     Args:
-        rule: how points are shared, and how moments multiply.
         a: one part.
-        b: the other, of the same base; `a` itself stands for an independent copy.
+        b: the other, of the same base and rule; `a` itself stands for an independent copy.
 
     Returns:
-        Masses and moments over (level, position).
+        Rows over (channel, law, level, position), and their relative error.
     """
-    return _settle(rule, *_convolve_levels(rule, a, b), a.base, a.half)
+    rows = _settled(a.rule, _convolved_levels(a, b), a.base, a.half)
+    return rows, a.relative + b.relative + max(a.longest, b.longest) * UNIT
 
 
-def _nonzero(mass: FloatArray) -> slice:
-    """The span from the first to the last positive mass."""
-    where = mass.nonzero()[0]
-    return slice(int(where[0]), int(where[-1]) + 1) if where.size else slice(0, 0)
+def _span(mass: FloatArray, low: int, high: int) -> slice:
+    """The span of two columns in which any of the laws has mass."""
+    where = np.flatnonzero(mass[:, low:high].any(axis=0))
+    return slice(low + int(where[0]), low + int(where[-1]) + 1) if where.size else slice(0, 0)
 
 
-def _halves(mass: FloatArray, level: int) -> Iterator[slice]:
-    """The runs of a level that can hold mass: above level 0 its middle is empty."""
-    middle = len(mass) // 2
-    for run in [slice(0, len(mass))] if level == 0 else [slice(0, middle), slice(middle, len(mass))]:
-        inner = _nonzero(mass[run])
-        if inner.stop:
-            yield slice(run.start + inner.start, run.start + inner.stop)
+def _runs(mass: FloatArray, level: int) -> list[slice]:
+    """The runs of a level that hold mass: above level 0 its middle is empty."""
+    columns = mass.shape[1]
+    parts = [(0, columns)] if level == 0 else [(0, columns // 2), (columns // 2, columns)]
+    return [span for span in (_span(mass, *part) for part in parts) if span.stop]
 
 
-def _padded(pair: tuple[FloatArray, FloatArray], half: int) -> tuple[FloatArray, FloatArray]:
+def _padded(rows: FloatArray, half: int) -> FloatArray:
     """Arrays over the points -N/2..N/2 as arrays over -N..N."""
-    first, second = np.zeros(2 * half + 1), np.zeros(2 * half + 1)
-    inside = slice(half // 2, half // 2 + half + 1)
-    first[inside], second[inside] = pair
-    return first, second
+    wide = np.zeros((*rows.shape[:2], 2 * half + 1))
+    wide[..., half // 2 : half // 2 + half + 1] = rows
+    return wide
 
 
-def _convolve_levels(rule: Rule, a: Cells, b: Cells) -> tuple[list[FloatArray], list[FloatArray]]:
-    """Masses and moments of the sum, level by level, on points -2N..2N of each."""
-    half, columns = a.half, 2 * a.half + 1
-    same = a is b
-    zeros = np.zeros(columns)
-    masses, moments = [], []
-    below = [(zeros, zeros), (zeros, zeros)]
-    levels = max(len(a.mass), len(b.mass))
+def _convolved_levels(a: Cells, b: Cells) -> list[FloatArray]:
+    """Rows of the sums, level by level, on points -2N..2N of each."""
+    half, is_copy = a.half, a is b
+    channels, laws, levels = a.rows.shape[0], a.rows.shape[1], max(a.levels, b.levels)
+    empty = np.zeros((channels, laws, 2 * half + 1))
+    below, sums = [empty, empty], []
     for k in range(levels):
-        rows = [(x.mass[k], x.moment[k]) if k < len(x.mass) else (zeros, zeros) for x in (a, b)]
-        (pa, qa), (pb, qb) = rows
-        (ca, da), (cb, db) = below[0], below[-1]
+        left_part, right_part = (x.rows[:, :, k] if k < x.levels else empty for x in (a, b))
         # Level k of one part with all levels up to k of the other, so that each pair of levels meets once. When a law
         # is added to itself, each pair of different levels occurs twice.
-        terms = [(pa, qa, pb + 2.0 * cb, qb + 2.0 * db)] if same else [(pa, qa, pb + cb, qb + db), (pb, qb, ca, da)]
-        p, q = np.zeros(4 * half + 1), np.zeros(4 * half + 1)
-        for left_p, left_q, right_p, right_q in terms:
-            # Most of a row may be empty, so only runs that hold mass are multiplied.
-            span = _nonzero(right_p)
-            if not span.stop:
-                continue
-            for run in _halves(left_p, k):
-                start = run.start + span.start
-                stop = start + (run.stop - run.start) + (span.stop - span.start) - 1
-                p[start:stop] += np.convolve(left_p[run], right_p[span])
-                q[start:stop] += rule.moment_of_sum(left_p[run], left_q[run], right_p[span], right_q[span])
-        masses.append(p)
-        moments.append(q)
-        if k + 1 == levels:
-            break
-        # All lower levels, and this one, on the lattice of the next.
-        spacing = math.ldexp(1.0, a.base + k)
-        below = [
-            _padded(coarsen(rule, row_p + low_p, row_q + low_q, spacing), half)
-            for (row_p, row_q), (low_p, low_q) in zip(rows[: 2 - same], below, strict=False)
-        ]
-    return masses, moments
+        if is_copy:
+            terms = [(left_part, right_part + 2.0 * below[1])]
+        else:
+            terms = [(left_part, right_part + below[1]), (right_part, below[0])]
+        total = np.zeros((channels, laws, 4 * half + 1))
+        for left, right in terms:
+            _add_products(a.rule, total, left, right, k)
+        sums.append(total)
+        if k + 1 < levels:
+            # All lower levels, and this one, on the lattice of the next.
+            spacing = math.ldexp(1.0, a.base + k)
+            low = _padded(coarsen(a.rule, right_part + below[1], spacing), half)
+            below = [low if is_copy else _padded(coarsen(a.rule, left_part + below[0], spacing), half), low]
+    return sums
 
 
-def _settle(
-    rule: Rule, masses: list[FloatArray], moments: list[FloatArray], base: int, half: int
-) -> tuple[FloatArray, FloatArray]:
-    """Masses and moments over (level, position), each on the level where it belongs."""
+def _add_products(rule: Rule, total: FloatArray, left: FloatArray, right: FloatArray, level: int) -> None:
+    """Add the convolution of the rows of one level with those of this level and all below to `total`."""
+    span = _span(right[0], 0, right.shape[2])
+    # Most of a row may be empty, so only runs that hold mass are multiplied.
+    for run in _runs(left[0], level) if span.stop else []:
+        start, stop = run.start + span.start, run.stop + span.stop - 1
+        for law in np.flatnonzero(left[0, :, run].any(axis=1)).tolist():
+            a, b = left[:, law, run], right[:, law, span]
+            total[0, law, start:stop] += np.correlate(a[0], b[0, ::-1], "full")
+            for channel in range(1, len(total)):
+                total[channel, law, start:stop] += rule.moment_of_sum(a[0], a[channel], b[0], b[channel])
+
+
+def _settled(rule: Rule, sums: list[FloatArray], base: int, half: int) -> FloatArray:
+    """Rows over (channel, law, level, position), each on the level where it belongs."""
+    # Sums reach twice as far as their terms: masses outside belong to the next level, which may then overflow itself.
     inside = slice(half, 3 * half + 1)
-    # Upwards first: masses beyond a level's reach are coarsened into the next, which may then overflow itself.
     k = 0
-    while k < len(masses):
-        if masses[k][:half].any() or masses[k][3 * half + 1 :].any():
-            outside, outside_moment = masses[k].copy(), moments[k].copy()
-            outside[inside] = outside_moment[inside] = 0.0
-            p, q = coarsen(rule, outside, outside_moment, math.ldexp(1.0, base + k))
-            if k + 1 == len(masses):
-                masses.append(np.zeros(4 * half + 1))
-                moments.append(np.zeros(4 * half + 1))
-            masses[k + 1][inside] += p
-            moments[k + 1][inside] += q
+    while k < len(sums):
+        if sums[k][0, :, :half].any() or sums[k][0, :, 3 * half + 1 :].any():
+            outside = sums[k].copy()
+            outside[..., inside] = 0.0
+            if k + 1 == len(sums):
+                sums.append(np.zeros_like(outside))
+            sums[k + 1][..., inside] += coarsen(rule, outside, math.ldexp(1.0, base + k))
         k += 1
-    settled = [np.stack([row[inside] for row in rows]) for rows in (masses, moments)]
-    # Then downwards: points of a level's middle are even points of the level below, so this is exact.
+    settled = np.stack([total[..., inside] for total in sums], axis=2)
+    # A level's middle is covered by finer levels, on whose grid its points are: moving down is exact.
     middle = slice(half - half // 2 + 1, half + half // 2)
-    for k in range(len(masses) - 1, 0, -1):
-        for rows in settled:
-            rows[k - 1, 2 : 2 * half - 1 : 2] += rows[k, middle]
-            rows[k, middle] = 0.0
-    return settled[0], settled[1]
+    for k in range(len(sums) - 1, 0, -1):
+        settled[:, :, k - 1, 2 : 2 * half - 1 : 2] += settled[:, :, k, middle]
+        settled[:, :, k, middle] = 0.0
+    return settled

@@ -89,8 +89,9 @@ from typing import Literal
 
 import numpy as np
 
-from shoal.bounds.grid import Cells, Share, base_for, convolved, deposit, rebased
+from shoal.bounds.grid import Cells, Share, base_for, convolved, deposit, lattice_points, rebased, without_empty_levels
 from shoal.bounds.numeric import ROUNDED_UP, SIDES, UNIT, Direction, FloatArray, Side
+from shoal.bounds.powering import powers
 from shoal.bounds.ratio import MeanRatio, Ratio
 
 _FACTOR_USERS_MAX = 64
@@ -112,7 +113,7 @@ _STRETCH_MAX = 0.1
 """Both lemmas are proved for stretches below this."""
 
 
-class _KeepMean:
+class _MomentRule:
     """The sharing rule that keeps the mean; the moment is the first one, about the lattice point."""
 
     def shares(self, offset: FloatArray | float, width: FloatArray | float) -> tuple[Share, Share]:
@@ -124,12 +125,14 @@ class _KeepMean:
         return np.convolve(a, b_moment) + np.convolve(a_moment, b)
 
 
-_KEEP_MEAN = _KeepMean()
+_MOMENT_RULE = _MomentRule()
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Sum(Cells):
     """The sum X of `users` ratios, y = X - centre, with the errors that the head of this file lists.
+
+    The ledger `relative` is `mass_error` there.
 
     Up to `factor_users_max` users round-off of masses is a factor.
     """
@@ -141,23 +144,10 @@ class _Sum(Cells):
     cut_q: float = 0.0
     cut_p: float = 0.0
     shift: float = 0.0
-    mass_error: float = 0.0
     stretch: float = 0.0
     nodes: float = 0.0
     blur: float = 0.0
     jitter: float = 0.0
-
-
-def _lattice_points(centre: float, half: int, base: int, low: float, high: float) -> FloatArray:
-    """All positive positions centre + y of the grid between low and high."""
-    spacing = math.ldexp(1.0, base)
-    levels = max(1, math.ceil(math.log2(max(high, centre) / (half * spacing))) + 2)
-    outer = np.arange(half // 2, half + 1.0)
-    positive = np.concatenate(
-        [spacing * np.arange(0.0, half + 1.0)] + [math.ldexp(spacing, k) * outer for k in range(1, levels)]
-    )
-    points = centre + np.concatenate([-positive, positive])
-    return points[(points > low) & (points < high)]
 
 
 def _single_report(ratio: Ratio, half: int, users: int, budget: float) -> _Sum:
@@ -171,7 +161,7 @@ def _single_report(ratio: Ratio, half: int, users: int, budget: float) -> _Sum:
     # About 0 the finest level reaches just beyond the smallest ratio; above it cells grow with the ratio.
     base = base_for(ratio.deviation, half) if centre else math.floor(math.log2(2.0 * w_low / half))
     # error 7: no node stands for reports on both sides of a lattice point, where sharing has a kink.
-    z, inside = ratio.atoms(z_low, z_high, _lattice_points(centre, half, base, w_low, w_high))
+    z, inside = ratio.atoms(z_low, z_high, lattice_points(half, base, w_low, w_high, centre))
     exponents = ratio.log_at(np.concatenate([z, ends]))
     y = np.expm1(exponents) if centre else np.exp(exponents)
     # Both tails become atoms at the ends, so that the law has all of its mass; they are charged (error 1).
@@ -182,19 +172,20 @@ def _single_report(ratio: Ratio, half: int, users: int, budget: float) -> _Sum:
     closeness = 1.0 if centre else max(1.0, _TYPICAL_DISTANCE / distance)
     if rate < 1.0:
         y, masses = np.append(y, 1.0 - centre), np.append(masses, 1.0 - rate)
-    mass, moment = deposit(_KEEP_MEAN, y, masses, np.zeros_like(masses), half, base)
+    rows, error = deposit(_MOMENT_RULE, y, [masses, np.zeros_like(masses)], half, base)
     return _Sum(
         users=1,
         factor_users_max=sys.maxsize if ratio.is_extreme else _FACTOR_USERS_MAX,
         rate=rate,
         centre=centre,
+        rule=_MOMENT_RULE,
         base=base,
-        mass=mass,
-        moment=moment,
+        rows=rows,
         cut_q=rate * float(beyond.sum()) * ROUNDED_UP,
         cut_p=rate * float(beyond_p.sum()) * ROUNDED_UP,
         shift=rate * float(beyond_p.sum() + beyond.sum()) * ROUNDED_UP,
-        mass_error=1024.0 * UNIT,  # error 2, for the density and the rule of error 7
+        # error 2, for the density, the rule of error 7 and the sums of nodes in a cell
+        relative=max(2.0 * error, 1024.0 * UNIT),
         nodes=64.0 * (1.0 + float(np.abs(exponents).max())) * UNIT * closeness,
     )
 
@@ -227,7 +218,8 @@ def _clipped_sum(a: _Sum, users: int, allowance: float) -> _Sum:
 
     The moved mass d costs `d users / m` of Q-mass in the end, and `E[X/m]` of it in P-mass.
     """
-    mass, moment = a.mass.copy(), a.moment.copy()
+    rows = a.rows.copy()
+    mass, moment = rows[:, 0]
     points = a.points()
     cut_q, cut_p, shift = a.cut_q, a.cut_p, a.shift
     for end in ("top", "bottom"):
@@ -250,33 +242,23 @@ def _clipped_sum(a: _Sum, users: int, allowance: float) -> _Sum:
         p[number] += moved
         _put_back(a, mass, end, p)
         _put_back(a, moment, end, q)
-    levels = int(np.flatnonzero(mass.any(axis=1))[-1]) + 1
-    return replace(a, mass=mass[:levels], moment=moment[:levels], cut_q=cut_q, cut_p=cut_p, shift=shift)
-
-
-def _rebased_sum(a: _Sum, base: int) -> _Sum:
-    """The sum on a grid with a coarser level 0."""
-    mass, moment = rebased(_KEEP_MEAN, a, base)
-    # error 2: for each level removed, a mass is halved and added to those of its neighbours.
-    error = a.mass_error + 4.0 * max(0, base - a.base) * UNIT
-    return replace(a, base=max(a.base, base), mass=mass, moment=moment, mass_error=error)
+    return replace(a, rows=without_empty_levels(rows), cut_q=cut_q, cut_p=cut_p, shift=shift)
 
 
 def _recentred(a: _Sum, centre: float, base: int) -> _Sum:
     """The sum on the grid of another centre."""
     if a.centre == centre:
-        return _rebased_sum(a, base)
+        return rebased(a, base)
     occupied = a.mass > 0.0
     y = a.points()[occupied] + (a.centre - centre)
-    mass, moment = deposit(_KEEP_MEAN, y, a.mass[occupied], a.moment[occupied], a.half, base)
-    # error 2: a new cell adds up at most this many old ones; error 5: the move.
+    rows, error = deposit(a.rule, y, [a.mass[occupied], a.moment[occupied]], a.half, base)
+    # error 2: a new cell adds up many old ones; error 5: the move.
     return replace(
         a,
         centre=centre,
         base=base,
-        mass=mass,
-        moment=moment,
-        mass_error=a.mass_error + (8.0 * a.half + 8.0) * UNIT,
+        rows=rows,
+        relative=a.relative + error,
         nodes=a.nodes + 8.0 * UNIT,
         jitter=a.jitter + 2.0 * UNIT * abs(a.centre - centre),
     )
@@ -295,7 +277,7 @@ def _fitted(a: _Sum) -> _Sum:
         if deviation > _CONCENTRATED * a.users and lowest < _SMALL_RATIO:
             # Levels that clipping has emptied are dropped; the others keep their relative resolution.
             smallest = float(a.points()[occupied].min())
-            return _rebased_sum(a, math.floor(math.log2(2.0 * smallest / a.half))) if smallest > 0.0 else a
+            return rebased(a, math.floor(math.log2(2.0 * smallest / a.half))) if smallest > 0.0 else a
     return _recentred(a, float(a.users), base_for(deviation, a.half))
 
 
@@ -310,7 +292,7 @@ def _sum_of_two(a: _Sum, b: _Sum) -> _Sum:
         a, b = (_as_stretch(a),) * 2 if a is b else (_as_stretch(a), _as_stretch(b))
     longest = max(a.longest, b.longest)
     offset = max(x.largest_offset(in_spacings=True) for x in (a, b)) + 1.0
-    mass, moment = convolved(_KEEP_MEAN, a, b)
+    rows, relative_error = convolved(a, b)
     # error 4: a mean is off by a part of the spacing, which is relative to |y| above level 0, absolute in level 0.
     error = 4.0 * longest * UNIT * offset
     relative = 2.0 * error / a.half
@@ -320,13 +302,13 @@ def _sum_of_two(a: _Sum, b: _Sum) -> _Sum:
         factor_users_max=a.factor_users_max,
         rate=a.rate,
         centre=a.centre + b.centre,
+        rule=a.rule,
         base=a.base,
-        mass=mass,
-        moment=moment,
+        rows=rows,
+        relative=relative_error,
         cut_q=a.cut_q + b.cut_q,
         cut_p=(a.users * (a.cut_p + b.cut_q) + b.users * (b.cut_p + a.cut_q)) / users,
         shift=a.shift + b.shift,
-        mass_error=a.mass_error + b.mass_error + longest * UNIT,
         stretch=max(a.stretch, b.stretch),
         nodes=max(a.nodes, b.nodes),
         blur=max(a.blur, b.blur),
@@ -334,7 +316,7 @@ def _sum_of_two(a: _Sum, b: _Sum) -> _Sum:
     )
     if uses_stretch:
         return _as_stretch(total, relative)
-    widest = math.ldexp(1.0, a.base + max(len(a.mass), len(b.mass)))
+    widest = math.ldexp(1.0, a.base + max(a.levels, b.levels))
     if a.half * widest < 2.0 * users:
         # error 4: on a short grid the error relative above level 0 is charged by its widest spacing.
         return replace(total, jitter=total.jitter + 2.0 * error * widest)
@@ -354,13 +336,13 @@ def _as_stretch(a: _Sum, relative: float = 0.0) -> _Sum:
     # blur is relative to X + users
     slope, level = relative + a.blur, relative * abs(gap) + 2.0 * a.blur * a.users + a.jitter
     # error 5 is a stretch that all sums share: it is charged once, however many there are.
-    stretch = _total_stretch(max(a.stretch, 4.0 * a.half * a.nodes), a.mass_error)
+    stretch = _total_stretch(max(a.stretch, 4.0 * a.half * a.nodes), a.relative)
     stretch += 12.0 * (slope + level * moved / distance) * (1.0 + stretch)
     if not stretch < _STRETCH_MAX:
         raise ArithmeticError(
             f"round-off of {stretch} for {a.users} users at rate {a.rate}: please report this as a bug"
         )
-    return replace(a, mass_error=0.0, stretch=stretch, blur=0.0, jitter=0.0)
+    return replace(a, relative=0.0, stretch=stretch, blur=0.0, jitter=0.0)
 
 
 def _total_stretch(stretch: float, mass_error: float) -> float:
@@ -512,23 +494,18 @@ def mean_laws(means: tuple[MeanRatio, ...], half: int, budget: float) -> tuple[M
     # error 1: a sum is clipped at both ends once for each bit, once more for an odd one, and once for each mean.
     allowance = budget / (8.0 * (users_max.bit_length() + len(means)))
     single = _single_report(ratio, half, users_max, allowance)
-    sums: dict[int, _Sum] = {1: single}
 
-    def sum_of(users: int) -> _Sum:
-        if users not in sums:
-            if users % 2:
-                sums[users] = _clipped_sum(_sum_of_two(sum_of(users - 1), single), users_max, allowance)
-            else:
-                half_sum = sum_of(users // 2)
-                sums[users] = _fitted(_clipped_sum(_sum_of_two(half_sum, half_sum), users_max, allowance))
-        return sums[users]
+    def add(a: _Sum, b: _Sum) -> _Sum:
+        total = _clipped_sum(_sum_of_two(a, b), users_max, allowance)
+        return _fitted(total) if a is b else total
 
+    sum_of = powers(single, add)
     totals = [sum_of(means[0].users)]
     for place, mean in enumerate(means[1:], 1):
         # The place without its lowest bit: no sum is more than log2 additions away from the first.
         before = totals[place & (place - 1)]
         rest = sum_of(mean.users - before.users)
-        totals.append(_fitted(_clipped_sum(_sum_of_two(_rebased_sum(before, rest.base), rest), users_max, allowance)))
+        totals.append(_fitted(_clipped_sum(_sum_of_two(rebased(before, rest.base), rest), users_max, allowance)))
     return tuple(_law_of_mean(total, mean.weight) for total, mean in zip(totals, means, strict=True))
 
 
@@ -560,7 +537,7 @@ def _law_of_mean(total: _Sum, weight: float) -> MeanLaw:
                 negative_part = -1.0 - change
         if side == "upper":
             below = float(mass @ np.maximum(negative_part, 0.0)) * (1.0 + 1e-6)  # error 6
-    stretch, mass_error, shift = total.stretch, total.mass_error, 0.0
+    stretch, mass_error, shift = total.stretch, total.relative, 0.0
     if total.stretch:
         # Scaled to mass 1, as the lemma of error 2 requires: the rest of that error is then a stretch, too.
         mass = mass / float(mass.sum())

@@ -33,6 +33,7 @@ from scipy import special
 
 from shoal.bounds.laplace import log_sum_exp
 from shoal.bounds.numeric import UNIT, FloatArray, IntArray
+from shoal.bounds.powering import power
 from shoal.bounds.ratio import MeanRatio
 
 ComplexArray = npt.NDArray[np.complex128]
@@ -237,12 +238,14 @@ def _log_moments_of_mixture(left: FloatArray, right: FloatArray, share: float) -
 
 def _by_powering(log_m: FloatArray, users: int) -> FloatArray:
     """Log-moments of the mean of `users` ratios, by doubling; stable for every n."""
-    result, copies = log_m, 1
-    for bit in bin(users)[3:]:
-        result, copies = _log_moments_of_mixture(result, result, 0.5), 2 * copies
-        if bit == "1":
-            result, copies = _log_moments_of_mixture(log_m, result, 1.0 / (copies + 1)), copies + 1
-    return result
+
+    def add(a: tuple[FloatArray, int], b: tuple[FloatArray, int]) -> tuple[FloatArray, int]:
+        copies = a[1] + b[1]
+        if a is b:
+            return _log_moments_of_mixture(a[0], a[0], 0.5), copies
+        return _log_moments_of_mixture(b[0], a[0], b[1] / copies), copies
+
+    return power((log_m, 1), users, add)[0]
 
 
 @functools.lru_cache(maxsize=32)

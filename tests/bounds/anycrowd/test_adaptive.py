@@ -13,10 +13,10 @@ from shoal.bounds.anycrowd.exchange import Exchange
 from shoal.bounds.anycrowd.replace import Replace
 from shoal.bounds.anycrowd.sequential import Sequential
 from shoal.bounds.anycrowd.thinning import Thinning
-from shoal.bounds.batch_grid import Batch, atoms_on_grid, batch, sums_by_count
 from shoal.bounds.grid import in_order
 from shoal.bounds.ratio import Lognormal
 from shoal.bounds.round import Identical
+from shoal.bounds.sums import Batch, atoms_on_grid, batch, sums_by_count
 
 CUTS = (-1.0, -0.5, 0.2, 1.0)
 
@@ -38,7 +38,7 @@ def call_or_put(points: np.ndarray, mass: np.ndarray, strikes: np.ndarray) -> np
 
 
 def prices_of(law: Batch, strikes: np.ndarray) -> np.ndarray:
-    return call_or_put(in_order(law.points), in_order(law.mass[0]), strikes)
+    return call_or_put(in_order(law.points()), in_order(law.rows[0, 0]), strikes)
 
 
 # ---------------------------------------------------------------------------------------------

@@ -147,7 +147,7 @@ def test_a_group_is_above_any_mixture_of_places_in_an_interval(v: float) -> None
     nodes = groups.MixtureNodes(value=np.array([v]), chance=np.ones((1, 1)), beyond=np.zeros(1), weight=np.ones(1))
     batch = groups._group_batch(Lognormal(scale=1.0 / r), Thinning.of(r, -math.inf), plan, nodes, 128, 1e-20)
     assert batch.stretch[0] < 1e-6
-    points, mass = in_order(batch.points), in_order(batch.mass[0])
+    points, mass = in_order(batch.points()), in_order(batch.rows[0, 0])
     rng = np.random.default_rng(3)
     lattice = (np.arange(cells) - cells // 2) * step
     tightest = 0.0

@@ -12,7 +12,7 @@ those aside may be any number. Proof: `docs/explanation/guarantee.md`, "Records 
 
 With one interval, C_b is the stop-loss function of a sum of b independent terms.
 
-*Errors*, next to those of `anycrowd.groups` for one term and of `batch_grid` for sums. All stay with the law, as a
+*Errors*, next to those of `anycrowd.groups` for one term and of `sums` for sums. All stay with the law, as a
 stretch or as a cut.
 
 1. The law of C_j and a term are added as laws that are independent. Let both be known up to a stretch and a cut: about
@@ -32,10 +32,10 @@ import numpy as np
 from shoal.bounds.anycrowd import groups
 from shoal.bounds.anycrowd.groups import Division, MixtureNodes
 from shoal.bounds.anycrowd.thinning import Thinning
-from shoal.bounds.batch_grid import Batch, atoms_on_grid, batch, batch_sum
 from shoal.bounds.grid import in_order
 from shoal.bounds.numeric import FloatArray
 from shoal.bounds.ratio import Lognormal
+from shoal.bounds.sums import Batch, atoms_on_grid, batch, batch_sum
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ def adaptive_sum(terms: Batch, kinds: Sequence[int], size: int, weight: FloatArr
     for _ in range(size - 1):
         # error 1
         before = replace(
-            total, mass=np.repeat(total.mass, repeats, axis=0), stretch=np.repeat(total.stretch, repeats),
+            total, rows=np.repeat(total.rows, repeats, axis=1), stretch=np.repeat(total.stretch, repeats),
             cut=np.repeat(total.cut, repeats), weight=terms.weight,
         )  # fmt: skip
         total = _largest_of_kinds(batch_sum(before, terms, share), kinds, weight)
@@ -81,11 +81,11 @@ def adaptive_sum(terms: Batch, kinds: Sequence[int], size: int, weight: FloatArr
 
 def _largest_of_kinds(laws: Batch, kinds: Sequence[int], weight: FloatArray) -> Batch:
     """The law of the largest prices of all kinds, for each v."""
-    points = in_order(laws.points)
+    points = in_order(laws.points())
     rows, stretch, cut = [], [], []
     for last, kind in zip(np.cumsum(kinds).tolist(), kinds, strict=True):
         which = slice(last - kind, last)
-        at, masses = groups.without_repeats(points, np.stack([in_order(mass) for mass in laws.mass[which]]))
+        at, masses = groups.without_repeats(points, in_order(laws.rows[0, which]))
         mass, lack = groups.law_of_largest_prices(at, masses / masses.sum(axis=1)[:, None])
         rows.append(atoms_on_grid(at, mass, laws.half, laws.base))
         # error 2

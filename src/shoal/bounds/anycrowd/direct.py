@@ -26,14 +26,14 @@ nothing; fixed sizes are not looked at. x and x' may change places, so both dire
 
 Only t at which it was computed are known; delta is a convex function of t, so that chords are bounds between them.
 
-*Errors*, next to those of `batch_grid`; all go into the one number.
+*Errors*, next to those of `sums`; all go into the one number.
 
 1. v beyond the nodes: given v = V the bound may be taken as |V| + 1 (that of f before its users are the worst), so
    `2 Phi(r - last) + t Phi(-r - last)` for z > last > 0 and `t Phi(first + r) + 2 Phi(first + r)` for z < first.
 2. Improbable K: f then costs at most E[w_x'] = 1 times their probability.
 3. Terms from reports beyond the ends of the grid count as those at the ends: first moments of at most
    `Phi(r - high) + v_- Phi(-high)` and `t Phi(low + r) + v_+ Phi(low)`, (3 + t) `share` in all, and what
-   `batch_grid` cuts, twice for the mean that they move. What is left of 1 for X = 0: as there.
+   `sums` cuts, twice for the mean that they move. What is left of 1 for X = 0: as there.
 4. Round-off of masses, sums and positions: the stretch of `anycrowd.exchange` (its 4). Positions are off by some u of
    `|v| + 1 + 2 t`, times the exponent that they come from and 1 / ê where X changes its sign.
 5. Means of the laws given v and K, and the point at which they are priced, are known to a few N u of their sizes, N
@@ -55,9 +55,9 @@ from shoal.bounds import quadrature
 from shoal.bounds.anycrowd.exchange import Case, Exchange
 from shoal.bounds.anycrowd.prices import Prices
 from shoal.bounds.anycrowd.thinning import Thinning
-from shoal.bounds.batch_grid import NO_TERMS, Batch, Law, atoms_on_grid, batch, positions, sums
-from shoal.bounds.grid import base_for
+from shoal.bounds.grid import base_for, lattice_points
 from shoal.bounds.numeric import UNIT, FloatArray
+from shoal.bounds.sums import NO_TERMS, Batch, Law, atoms_on_grid, batch, sums
 
 _SCORE_NODES: FloatArray = np.array([-6.0, -4.2, -3.0, -2.0, -1.0, -0.2, 0.6, 1.4, 2.4, 3.8, 6.0])
 """Where z has its nodes, next to the ends of the grid."""
@@ -267,7 +267,7 @@ def _score_batch(nodes: _ScoreNodes, thin: Thinning, rate: float, half: int, sha
     exponent = 2.0 * r * (r - quadrature.quantile(share)) + 3.0 * r**2
     rows, stretch, cut = [], [], []
     for v, (y, mass), size in zip(nodes.value.tolist(), rough, sizes.tolist(), strict=True):
-        edges = positions(half, base, float(y.min()), float(y.max()))
+        edges = lattice_points(half, base, float(y.min()), float(y.max()))
         rows.append(atoms_on_grid(*score_term(score, thin, v, rate, share, edges), half, base))
         # Where X changes its sign two terms cancel; 1 / ê makes what is left of rounding larger there.
         z = abs(score.root(v))

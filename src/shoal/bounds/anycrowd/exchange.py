@@ -33,7 +33,7 @@ that report with another user's in its place, `anycrowd.prices.prices_of_sampled
 the smaller prices of all of them, and of several thinnings where that pays.
 
 *Computing it.* For a given crowd f is affine in v (before X takes the place of its users' terms), so v may be spread,
-mean kept, on a dozen nodes; the sums for all nodes are made together (`batch_grid`), once for each block of K. A
+mean kept, on a dozen nodes; the sums for all nodes are made together (`sums`), once for each block of K. A
 block counts as its smallest K: the other kept users, chosen from the set of those kept alone, are revealed. For a fixed
 size a block counts as its largest g over its smallest g + q (n - m): from g to g + 1 the sum of a given crowd has one
 more independent term of mean 0, or w(z) in the place of v = 1, and what has mean 0 grows with its factor.
@@ -44,9 +44,9 @@ more independent term of mean 0, or w(z) in the place of v = 1, and what has mea
    charged to both.
 2. Improbable K (or g): at most their probability, to both.
 3. Terms from reports beyond the ends of the grid count as those at the ends: their first moments, `Phi(r - high)` and
-   `v Phi(low)`, are charged, and so is what `batch_grid` cuts (its 1), twice for the mean that they move; also the
+   `v Phi(low)`, are charged, and so is what `sums` cuts (its 1), twice for the mean that they move; also the
    first moment of what is left of 1 for X = 0, off by 2^-46 at most, where it is too little to be known well.
-4. Round-off of masses and sums: the stretch of `batch_grid` (its 2), to which one term adds 8 times the 2^12 u of
+4. Round-off of masses and sums: the stretch of `sums` (its 2), to which one term adds 8 times the 2^12 u of
    quadrature and densities, and, by the lemma on means of `mean_law` (its 4), 12 times the error of positions over
    the mean size of a term.
 5. Means of the laws given v and K are known to a few N u of their size, N cells: a relative error of prices.
@@ -78,12 +78,12 @@ from shoal.bounds.anycrowd.prices import (
     smaller_prices,
 )
 from shoal.bounds.anycrowd.thinning import Thinning, excess_ratio, root
-from shoal.bounds.batch_grid import NO_TERMS, Batch, Law, atoms_on_grid, batch, batch_sum, positions, sums
-from shoal.bounds.grid import base_for
+from shoal.bounds.grid import base_for, lattice_points
 from shoal.bounds.mean_law import Pair
 from shoal.bounds.numeric import LAW_USERS_MAX, UNIT, Direction, FloatArray, Side
 from shoal.bounds.ratio import Lognormal
 from shoal.bounds.round import Identical, Round
+from shoal.bounds.sums import NO_TERMS, Batch, Law, atoms_on_grid, batch, batch_sum, sums
 
 _NODES_USUAL: FloatArray = np.array([-5.5, -3.5, -2.0, -1.0, -0.2, 0.6, 1.4, 2.4, 3.8, 6.0])
 """Where z has its nodes, next to -infinity and the end of the grid."""
@@ -263,7 +263,7 @@ def _exchange_batch(ratio: Lognormal, thin: Thinning, nodes: _RatioNodes, half: 
     exponent = 2.0 * r * (r - quadrature.quantile(share)) + 3.0 * r**2
     rows, stretch, cut = [], [], []
     for v, (y, mass), size in zip(nodes.value.tolist(), rough, sizes.tolist(), strict=True):
-        edges = positions(half, base, float(y.min()), float(y.max()))
+        edges = lattice_points(half, base, float(y.min()), float(y.max()))
         rows.append(atoms_on_grid(*_exchange_term(ratio, thin, v, share, edges), half, base))
         # error 4: positions are off by some u of w and of v, times the exponent that they come from
         stretch.append((8.0 * 4096.0 + 12.0 * 64.0 * (2.0 + exponent) * (1.0 + v) / size) * UNIT)
@@ -821,8 +821,8 @@ def _mixed(
 
 def _absent(total: Batch | None, single: Batch, extra: int, share: float) -> Law:
     """The sum of terms without user 1 (v = 1), with one more where another user is in its place."""
-    absent = None if total is None else total.only(len(total.mass) - 1)
+    absent = None if total is None else total.only(len(total.weight) - 1)
     if extra:
-        another = single.only(len(single.mass) - 1)
+        another = single.only(len(single.weight) - 1)
         absent = another if absent is None else batch_sum(absent, another, share)
     return NO_TERMS if absent is None else absent.laws()[0]

@@ -35,7 +35,7 @@ thinning, b about sqrt(K / rate) / 4 and 8 intervals; with fewer b is up to half
 intervals, finer near -1, and t from 0 to 1. Below 80 senders or sigma = 1 one large term decides, which no group makes
 smaller.
 
-*Errors*, next to those of `anycrowd.exchange` and `batch_grid`:
+*Errors*, next to those of `anycrowd.exchange` and `sums`:
 
 1. v beyond the last node, and what the law of S' has at infinity: given v = V a call costs at most `V + 1`, a put
    `1 + V`, so that a call price C of v costs C of both in the limit; 2 C is charged. K below the number aside, and g
@@ -68,10 +68,10 @@ from shoal.bounds import quadrature
 from shoal.bounds.anycrowd.mixture import Mixture
 from shoal.bounds.anycrowd.prices import PricedLaw, Prices
 from shoal.bounds.anycrowd.thinning import Thinning, excess_ratio, root
-from shoal.bounds.batch_grid import NO_TERMS, Batch, atoms_on_grid, batch, batch_sum, sums, sums_by_count
 from shoal.bounds.grid import base_for, in_order
 from shoal.bounds.numeric import UNIT, FloatArray
 from shoal.bounds.ratio import Lognormal
+from shoal.bounds.sums import NO_TERMS, Batch, atoms_on_grid, batch, batch_sum, sums, sums_by_count
 
 _QUADRATURE = 2.0**-24
 """Relative error of the masses of one term: panels next to a place in the middle are wider than elsewhere."""
@@ -522,11 +522,11 @@ def _group_batch(
     single, kinds = interval_batch(ratio, thin, cuts, nodes, half, share)
     # All intervals and all v go through the same doublings, on one grid.
     group = sums_by_count(single, share)(grouping.size)
-    points = in_order(group.points)
+    points = in_order(group.points())
     laws, stretch, cut = [], [], []
     for last, kind in zip(np.cumsum(kinds).tolist(), kinds, strict=True):
         rows_of_v = slice(last - kind, last)
-        at, rows = without_repeats(points, np.stack([in_order(law) for law in group.mass[rows_of_v]]))
+        at, rows = without_repeats(points, in_order(group.rows[0, rows_of_v]))
         # One law above the group wherever it stands; its grid was made for single groups, the next is for their sums.
         mass, lack = law_of_largest_prices(at, rows / rows.sum(axis=1)[:, None])
         laws.append((at[mass > 0.0], mass[mass > 0.0]))

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from shoal.bounds.anycrowd.prices import Prices, prices_of_law
-from shoal.bounds.batch_grid import Law, atoms_on_grid
-from shoal.bounds.grid import Cells, base_for, in_order, levels_for
+from shoal.bounds.grid import KEEP_MEAN, Cells, base_for, in_order, levels_for
 from shoal.bounds.numeric import UNIT, FloatArray
+from shoal.bounds.sums import Law, atoms_on_grid
 
 _LAWS_AT_ONCE = 16
 """Number of laws put on the grid together: few enough to stay in the processor's cache."""
@@ -62,7 +62,8 @@ class Mixture:
             part = slice(start, start + _LAWS_AT_ONCE)
             atoms = atoms_on_grid(np.concatenate(self.gaps[part]), np.concatenate(self.masses[part]), half, base)
             masses[: len(atoms)] += atoms
-        gap, mass = in_order(Cells(base=base, mass=masses, moment=masses).points()), in_order(masses)
+        gap = in_order(Cells(rule=KEEP_MEAN, base=base, rows=masses[None, None]).points())
+        mass = in_order(masses)
         occupied = (mass > 0.0) | (gap == 0.0)
         # Chances that were charged are missing from the sum; scaling to 1 raises the rest, which is safe.
         gap, mass = gap[occupied], mass[occupied] / float(mass.sum())

@@ -36,9 +36,10 @@ import numpy as np
 from scipy import special
 
 from shoal.bounds import quadrature
-from shoal.bounds.grid import Cells, Share, base_for, convolved, deposit, in_order, rebased
+from shoal.bounds.grid import KEEP_MEAN, Cells, base_for, convolved, deposit, in_order, rebased, without_empty_levels
 from shoal.bounds.mean_law import Pair
 from shoal.bounds.numeric import UNIT, Direction, FloatArray, Side
+from shoal.bounds.powering import power
 from shoal.bounds.ratio import Ratio
 from shoal.bounds.round import Identical, Round
 
@@ -59,21 +60,6 @@ _PANEL_WIDTH = 1.0 / 64.0
 
 _LOG_MEAN_SCORE_MAX = 12.0
 """A report whose score makes the mean e^12 already decides the test; larger scores are clipped."""
-
-
-class _CoinRule:
-    """Rounding by a coin that keeps the mean: all laws are shared alike."""
-
-    def shares(self, offset: FloatArray | float, width: FloatArray | float) -> tuple[Share, Share]:
-        right = offset / width
-        left = 1.0 - right
-        return Share(left, left, 0.0), Share(right, right, 0.0)
-
-    def moment_of_sum(self, a: FloatArray, a_moment: FloatArray, b: FloatArray, b_moment: FloatArray) -> FloatArray:
-        return np.convolve(a, b_moment) + np.convolve(a_moment, b)
-
-
-_COIN_RULE = _CoinRule()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,12 +91,9 @@ class Opposite(Round):
 
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
         scores = _score_sums(self, half // 2, budget)
-        crowd = in_order(scores.mass)
-        before, after = (
-            (1.0 - self.weight) * crowd + self.weight * in_order(moment) / self.users
-            for moment in (scores.moment, scores.moment_after)
-        )
-        error = scores.error + 16.0 * UNIT
+        crowd, *moved = in_order(scores.rows[:, 0])
+        before, after = ((1.0 - self.weight) * crowd + self.weight * moment / self.users for moment in moved)
+        error = scores.relative + 16.0 * UNIT
         base, top = (before, after) if direction == "forward" else (after, before)
         positive = (base > 0.0) & (top > 0.0)
         sign = 1.0 if side == "upper" else -1.0
@@ -136,36 +119,24 @@ class Opposite(Round):
         raise ValueError("an attack has no upper bound on Rényi divergences")
 
     def test_error(self, half: int, budget: float) -> tuple[float, float]:
-        return _score_sums(self, half // 2, budget).error, 0.0
+        return _score_sums(self, half // 2, budget).relative, 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Scores(Cells):
-    """The sum of `count` scores, each less its mean 1 - t.
+    """The sum of `count` scores, each less its mean 1 - t; its channels are for user 1 in D and in D'."""
 
-    `moment` is for user 1 in D, `moment_after` for user 1 in D'.
-    """
-
-    moment_after: FloatArray
     count: int
-    error: float
-
-    def cells_after(self) -> Cells:
-        """The masses with the moments for user 1 in D'."""
-        return Cells(base=self.base, mass=self.mass, moment=self.moment_after)
 
 
 @functools.lru_cache(maxsize=32)
 def _score_sums(crowd: Opposite, half: int, budget: float) -> _Scores:
     """Law of the sum of all scores of a round."""
-    score = _score_of_report(crowd, half)
-    total = score
-    # Binary powering: doubled for each digit of the number of users, with one more where the digit is 1.
-    for bit in bin(crowd.users)[3:]:
-        total = _clipped_scores(_score_sum(total, total), budget)
-        if bit == "1":
-            total = _clipped_scores(_score_sum(total, score), budget)
-    return total
+
+    def add(a: _Scores, b: _Scores) -> _Scores:
+        return _clipped_scores(_score_sum(a, b), budget)
+
+    return power(_score_of_report(crowd, half), crowd.users, add)
 
 
 def _score_of_report(crowd: Opposite, half: int) -> _Scores:
@@ -187,59 +158,34 @@ def _score_of_report(crowd: Opposite, half: int) -> _Scores:
     typical = float(rows[0] @ np.abs(score)) / rate
     base = base_for(typical, half)
     # The attacker tosses a coin to round its score. All three laws are shared alike, so this attack can be carried out.
-    mass, moment = deposit(_COIN_RULE, score, rows[0], rows[1], half, base)
-    _, moment_after = deposit(_COIN_RULE, score, rows[0], rows[2], half, base)
-    return _Scores(base=base, mass=mass, moment=moment, moment_after=moment_after, count=1, error=1024.0 * UNIT)
-
-
-def _rebased_scores(a: _Scores, base: int) -> _Scores:
-    """The sum on a grid whose level 0 is at least as coarse as `base`."""
-    if base <= a.base:
-        return a
-    mass, moment = rebased(_COIN_RULE, a, base)
-    _, moment_after = rebased(_COIN_RULE, a.cells_after(), base)
-    error = a.error + 8.0 * (base - a.base) * UNIT
-    return replace(a, base=base, mass=mass, moment=moment, moment_after=moment_after, error=error)
+    rows_on_grid, error = deposit(KEEP_MEAN, score, rows, half, base)
+    return _Scores(rule=KEEP_MEAN, base=base, rows=rows_on_grid, count=1, relative=max(2.0 * error, 1024.0 * UNIT))
 
 
 def _score_sum(a: _Scores, b: _Scores) -> _Scores:
     """Law of the sum of two independent sums of scores."""
     # On the coarser grid of the two: an attacker may round once more.
     if a is not b:
-        a, b = _rebased_scores(a, b.base), _rebased_scores(b, a.base)
-    mass, moment = convolved(_COIN_RULE, a, b)
-    cells_after = a.cells_after()
-    _, moment_after = convolved(_COIN_RULE, cells_after, cells_after if a is b else b.cells_after())
-    return _Scores(
-        base=a.base,
-        mass=mass,
-        moment=moment,
-        moment_after=moment_after,
-        count=a.count + b.count,
-        error=a.error + b.error + (max(a.longest, b.longest) + 32.0) * UNIT,
-    )
+        a, b = rebased(a, b.base), rebased(b, a.base)
+    rows, relative = convolved(a, b)
+    return _Scores(rule=a.rule, base=a.base, rows=rows, count=a.count + b.count, relative=relative)
 
 
 def _clipped_scores(a: _Scores, budget: float) -> _Scores:
     """The sum without improbable values at either end, with level 0 fitted to the rest."""
     points = a.points()
-    ordered = in_order(points)
-    rows = [in_order(values) for values in (a.mass, a.moment, a.moment_after)]
+    ordered, rows = in_order(points), in_order(a.rows[:, 0])
     # A value is clipped only if it is improbable for the crowd and for user 1 alike.
-    largest = np.maximum(rows[0], np.maximum(rows[1], rows[2]) / a.count)
+    largest = np.maximum(rows[0], rows[1:].max(axis=0) / a.count)
     low = min(int(np.searchsorted(np.cumsum(largest), budget)), len(largest) - 1)
     high = max(len(largest) - int(np.searchsorted(np.cumsum(largest[::-1]), budget)), low + 1)
-    clipped = []
-    for values, row in zip((a.mass, a.moment, a.moment_after), rows, strict=True):
-        inside = np.where((points < ordered[low]) | (points > ordered[high - 1]), 0.0, values)
-        inside[points == ordered[low]] += float(row[:low].sum())
-        inside[points == ordered[high - 1]] += float(row[high:].sum())
-        clipped.append(inside)
-    levels = max(int(np.flatnonzero(values.any(axis=1))[-1]) for values in clipped) + 1
-    mass, moment, moment_after = (values[:levels] for values in clipped)
-    error = a.error + 2.0 * (low + len(largest) - high) * UNIT
-    a = replace(a, mass=mass, moment=moment, moment_after=moment_after, error=error)
-    size = np.abs(points[:levels])
+    clipped = np.where((points < ordered[low]) | (points > ordered[high - 1]), 0.0, a.rows)
+    for cells, row in zip(clipped[:, 0], rows, strict=True):
+        cells[points == ordered[low]] += float(row[:low].sum())
+        cells[points == ordered[high - 1]] += float(row[high:].sum())
+    relative = a.relative + 2.0 * (low + len(largest) - high) * UNIT
+    a = replace(a, rows=without_empty_levels(clipped), relative=relative)
+    size = np.abs(a.points())
     # The mean absolute value, given that the sum is not 0, fixes the width of the cells.
     typical = float((a.mass * size).sum()) / float(a.mass[size > 0.0].sum())
-    return _rebased_scores(a, base_for(typical, a.half))
+    return rebased(a, base_for(typical, a.half))

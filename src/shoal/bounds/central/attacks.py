@@ -38,6 +38,7 @@ from scipy import special
 from shoal.bounds import quadrature
 from shoal.bounds.mean_law import Pair
 from shoal.bounds.numeric import LAW_USERS_MAX, UNIT, Direction, FloatArray, Side
+from shoal.bounds.powering import power
 from shoal.bounds.ratio import Lognormal
 from shoal.bounds.round import Round
 
@@ -201,14 +202,7 @@ class _Lattice:
 
 def _power(score: _Lattice, count: int) -> _Lattice:
     """The law of the sum of `count` independent scores."""
-    total = _Lattice(start=0, mass=np.ones(1))
-    if count == 0:
-        return total
-    for bit in bin(count)[2:]:
-        total = total.times(total)
-        if bit == "1":
-            total = total.times(score)
-    return total
+    return power(score, count, _Lattice.times) if count else _Lattice(start=0, mass=np.ones(1))
 
 
 def _scores(attack: Allocation) -> tuple[_Lattice, _Lattice, float]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shoal.bounds import batch_grid, grid
+from shoal.bounds import grid, sums
 
 
 def two_laws(half):
@@ -14,8 +14,8 @@ def two_laws(half):
     first = (np.array([-1.0, 1.0]), np.array([0.5, 0.5]))
     second = (np.array([-0.25, 3.0]), np.array([12.0, 1.0]) / 13.0)
     base = grid.base_for(0.7, half)
-    rows = [batch_grid.atoms_on_grid(y, mass, half, base) for y, mass in (first, second)]
-    return batch_grid.batch(rows, base, weight=np.ones(2), stretch=[0.0, 0.0], cut=[0.0, 0.0])
+    rows = [sums.atoms_on_grid(y, mass, half, base) for y, mass in (first, second)]
+    return sums.batch(rows, base, weight=np.ones(2), stretch=[0.0, 0.0], cut=[0.0, 0.0])
 
 
 def exact(count, k):
@@ -28,7 +28,7 @@ def exact(count, k):
 
 @pytest.mark.parametrize("count", [1, 2, 3, 7, 64, 1000])
 def test_sums_are_above_the_exact_ones_and_close(count):
-    total = batch_grid.sums_by_count(two_laws(256), 1e-25)(count)
+    total = sums.sums_by_count(two_laws(256), 1e-25)(count)
     assert total.count == count
     scale = math.sqrt(count)
     for place in range(2):
@@ -44,7 +44,7 @@ def test_sums_are_above_the_exact_ones_and_close(count):
 
 def test_the_cut_is_what_was_moved():
     """With a large allowance calls are too small, but not by more than is said."""
-    total = batch_grid.sums_by_count(two_laws(64), 1e-4)(500)
+    total = sums.sums_by_count(two_laws(64), 1e-4)(500)
     for place in range(2):
         law = total.laws()[place]
         y, mass = law.point, law.mass
@@ -54,9 +54,9 @@ def test_the_cut_is_what_was_moved():
 
 
 def test_different_sums_together_and_one_alone():
-    sum_of = batch_grid.sums_by_count(two_laws(128), 1e-25)
-    both = batch_grid.batch_sum(sum_of(5), sum_of(2), 1e-25)
-    one = batch_grid.batch_sum(sum_of(5).only(1), sum_of(2).only(1), 1e-25)
+    sum_of = sums.sums_by_count(two_laws(128), 1e-25)
+    both = sums.batch_sum(sum_of(5), sum_of(2), 1e-25)
+    one = sums.batch_sum(sum_of(5).only(1), sum_of(2).only(1), 1e-25)
     assert both.count == one.count == 7
     for k in (0.0, 2.0, 6.0):
         laws = (both.laws()[1], one.laws()[0], sum_of(7).laws()[1])
@@ -68,7 +68,7 @@ def test_different_sums_together_and_one_alone():
 def test_positions_are_those_of_the_grid():
     half, base = 16, -3
     y = np.array([0.3, -5.0, 40.0, 0.0])
-    mass = batch_grid.atoms_on_grid(y, np.full(4, 0.25), half, base)
-    points = batch_grid.batch([mass], base, weight=np.ones(1), stretch=[0.0], cut=[0.0]).points
-    assert set(np.round(points[mass > 0.0], 9)) <= set(np.round(batch_grid.positions(half, base, -50.0, 50.0), 9))
+    mass = sums.atoms_on_grid(y, np.full(4, 0.25), half, base)
+    points = sums.batch([mass], base, weight=np.ones(1), stretch=[0.0], cut=[0.0]).points()
+    assert set(np.round(points[mass > 0.0], 9)) <= set(np.round(grid.lattice_points(half, base, -50.0, 50.0), 9))
     assert (mass * points).sum() == pytest.approx(0.25 * y.sum())
