@@ -122,7 +122,7 @@ LOADERS = {
     "shoal": "public names are loaded when they are used",
     "shoal._extras": "an integration is loaded when it is asked for, and by no other file of the core",
     "shoal._moved": "import paths of earlier versions",
-    "shoal.cli.registry": "typer brings click along under one of two names",
+    "shoal.cli.lazy": "commands are imported when they are called; typer brings click along under one of two names",
     "shoal.deployment": "public names are loaded when they are used",
     "shoal.deployment.template": "an app that a user wrote",
     "shoal.training.networks": "a model that a user wrote",

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from shoal import PoissonSampling, calibrate, training
-from shoal.cli import recipes
+from shoal.cli.training import recipes
 from shoal.training import features
 from shoal.training.plan import OUTPUT_NOISE
 

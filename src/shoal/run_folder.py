@@ -4,26 +4,31 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from shoal.errors import DataError
 
 CONFIG = "config.json"
 METRICS = "metrics.jsonl"
 
+Optimiser = Literal["sgd", "adam"]
+Schedule = Literal["constant", "linear", "cosine"]
+Simulation = Literal["fast", "faithful"]
+"""Whether a round is one sum and one draw of noise, or sends each report through the shuffler."""
+
 
 def config(folder: Path) -> dict[str, Any]:
     """How the run was set up."""
     path = folder / CONFIG
     try:
-        found = json.loads(path.read_bytes())
+        settings = json.loads(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         raise DataError(f"{folder} is not a run folder: it has no {CONFIG}") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{path} is not a configuration of a run: {error}") from None
-    if not isinstance(found, dict):
+    if not isinstance(settings, dict):
         raise DataError(f"{path} is not a configuration of a run: it is not an object")
-    return found
+    return settings
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """The command: tables, JSON, pictures, help that teaches, and refusals with exit code 2."""
 
 import dataclasses
+import importlib
 import json
 import re
 import subprocess
@@ -14,9 +15,10 @@ from typer.testing import CliRunner
 import shoal
 from helpers import run
 from shoal import LocalGaussian, Shuffle, ShuffledCheckIn, noise_check
-from shoal.cli import options, parse, show
-from shoal.cli.app import app
-from shoal.mechanisms import COUNT, FLAG, MECHANISMS, PROBABILITY, Mechanism, Parameter
+from shoal.cli import parse
+from shoal.cli.app import COMMANDS, app
+from shoal.formatting import rounded, short
+from shoal.mechanisms import COUNT, FLAG, MECHANISMS, PROBABILITY, Mechanism, Parameter, labelled
 
 CHECK_IN = ["check-in", "--users", "60000", "--rate", "0.1", "--sigma", "5"]
 SHUFFLE = ["shuffle", "--users", "60000", "--sigma", "9.48"]
@@ -264,7 +266,7 @@ def test_an_unwritable_picture_is_a_clear_error(tmp_path):
 
 
 def test_an_unwritable_picture_is_refused_before_the_computation(tmp_path, monkeypatch):
-    monkeypatch.setattr(LocalGaussian, "epsilon", lambda *a, **k: pytest.fail("computed first"))
+    monkeypatch.setattr(LocalGaussian, "answer", lambda *a, **k: pytest.fail("computed first"))
     (tmp_path / "a.png").mkdir()
     result = run("epsilon", "local", "--sigma", 1, "--delta", 0.1, "--plot", tmp_path / "a.png")
     assert result.exit_code == 2
@@ -289,6 +291,8 @@ def test_a_number_of_users_may_have_commas():
         (("calibrate", "sgima", "local"), "No such command 'sgima'. Did you mean 'sigma'?"),
         (("epsilon", "shufle", "--delta", 0.1), "Did you mean 'shuffle'?"),
         (("epsilon", "local", "--sgma", 1, "--delta", 0.1), "Did you mean '--sigma'?"),
+        (("epsilon", "local", "--noise", 1, "--delta", 0.1), "No such option '--noise'. Did you mean '--sigma'?"),
+        (("epsilon", "local", "--noise-multiplier", 1, "--delta", 0.1), "Did you mean '--sigma'?"),
         (("epsilon", "local", "--sigma", 1, "--delta", 0.1, "--method", "tigth"), "Did you mean 'tight'?"),
     ],
 )
@@ -354,8 +358,8 @@ def test_version():
 def test_given_numbers_are_never_printed_smaller():
     result = run("epsilon", "local", "--sigma", 5, "--delta", "1/30000")
     assert "3.33334e-5" in result.stdout
-    assert show.plain(1e-5) == "1e-05"
-    assert show.plain(0.1) == "0.1"
+    assert short(1e-5) == "1e-05"
+    assert short(0.1) == "0.1"
 
 
 def test_shell_completion_is_offered():
@@ -379,7 +383,7 @@ def test_lists_and_ranges(text, expected):
 
 @pytest.mark.parametrize("value", [0.123451, 1.0000001, 9.99999999, 3e-7, 123456.7, 1 / 60_000])
 def test_printed_bounds_stay_bounds(value):
-    up, down = float(show.rounded(value)), float(show.rounded(value, "down"))
+    up, down = float(rounded(value)), float(rounded(value, "down"))
     assert down <= value <= up
     assert up - down <= 2e-4 * value
 
@@ -392,7 +396,7 @@ def test_a_wide_bracket_makes_a_note():
     assert done.stderr.count("\n") == 1
     done = run("epsilon", "check-in", *small, "--delta", 1e-6, "--rounds", "1-7")
     assert done.stderr.count("\n") == 3
-    assert done.stderr.endswith("Note: 5 more brackets are wider than asked.\n")
+    assert done.stderr.endswith("Note: 5 more intervals are wider than requested.\n")
 
 
 # ---------------------------------------------------------------------------------------------
@@ -419,6 +423,9 @@ class Echo(Mechanism):
 
 @pytest.fixture
 def echo(monkeypatch):
+    # Options are made when a command's file is imported: each is imported anew, and the old ones come back later.
+    for name in [name for name in sys.modules if name.startswith("shoal.cli.commands.")]:
+        monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(MECHANISMS, "Echo", Echo)
 
 
@@ -459,8 +466,8 @@ def test_fields_of_a_new_mechanism_are_checked(echo, words, message):
 
 def test_every_field_has_its_option():
     """But for those that say what is asked, which are options of their own."""
-    for cls in options.kinds().values():
-        assert {*options.fields(cls), "adjacency", "crowd"} >= {f.name for f in dataclasses.fields(cls)}
+    for cls in labelled().values():
+        assert {*(p.name for p in cls.parameters()), "adjacency", "crowd"} >= {f.name for f in dataclasses.fields(cls)}
     words = ("epsilon", "allocation", "--steps", 100, "--picks", 1, "--epochs", 4, "--sigma", 2, "--delta", "1e-5")
     m = shoal.RandomAllocation(steps=100, picks=1, epochs=4, sigma=2.0)
     for more, persistent, said in ((), False, "no"), (("--persistent",), True, "yes"):
@@ -472,19 +479,65 @@ def test_every_field_has_its_option():
 def test_options_of_a_command_keep_their_help():
     """Also those that may be left out, beside the options of a mechanism (Python 3.10 hides them from typer)."""
     text = " ".join(run("epsilon", "--help").stdout.split())
-    assert re.search(r"--crowd [<\[]identical\|any\|both[>\]] What the others hold", text)
+    assert re.search(r"--crowd [<\[]any\|identical\|both[>\]] What the other users hold", text)
     assert "--plot FILE Also draw a picture" in text
 
 
 def test_the_first_page_names_every_mechanism():
     text = " ".join(run("--help").stdout.split()).split("Mechanisms:")[1]
-    for label in options.kinds():
+    for label in labelled():
         assert label in text, f"{label} is missing in the help of shoal.cli.app"
+
+
+def every_command(table, *path):
+    """The path of each command, what the list says of it, and the function behind it."""
+    for name, (place, sentence) in table.items():
+        if isinstance(place, str):
+            module, _, function = place.partition(":")
+            found = getattr(importlib.import_module(f"shoal.cli.commands.{module}"), function)
+            yield [*path, name], sentence, found
+        else:
+            yield from every_command(place, *path, name)
+
+
+def test_the_list_says_of_each_command_what_its_help_says_first():
+    """The list is written by hand, so that it needs no command to be imported."""
+    for path, sentence, function in every_command(COMMANDS):
+        assert sentence == " ".join(function.__doc__.split("\n\n")[0].split()), path
+
+
+def test_every_help_page_comes_without_extras():
+    """Reading about a command must not need what only running it needs."""
+    paths = [path for path, *_ in every_command(COMMANDS)]
+    heavy = ("torch", "matplotlib", "flwr", "opacus", "dp_accounting", "cryptography", "fastapi", "starlette", "opendp")
+    code = (
+        "import json, sys\n"
+        f"for name in {heavy}: sys.modules[name] = None\n"
+        "from typer.testing import CliRunner\nfrom shoal.cli.app import app\n"
+        f"for path in {paths}:\n"
+        "    result = CliRunner().invoke(app, [*path, '--help'])\n"
+        "    assert result.exit_code == 0, (path, result.output)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_list_of_commands_imports_none_of_them():
+    code = (
+        "import sys\nfrom typer.testing import CliRunner\nfrom shoal.cli.app import app\n"
+        "for words in (['--help'], ['calibrate', '--help'], ['analyst', '--help']):\n"
+        "    assert CliRunner().invoke(app, words).exit_code == 0\n"
+        "print([name for name in sys.modules if name.startswith('shoal.cli.commands')])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
 
 
 def test_options_for_mechanisms_can_be_completed():
     words = {"COMP_WORDS": "shoal epsilon --us", "COMP_CWORD": "2", "_SHOAL_COMPLETE": "complete_bash"}
     assert CliRunner().invoke(app, [], env=words, prog_name="shoal").stdout.split() == ["--users"]
+    words = {"COMP_WORDS": "shoal calibrate ", "COMP_CWORD": "2", "_SHOAL_COMPLETE": "complete_bash"}
+    found = CliRunner().invoke(app, [], env=words, prog_name="shoal").stdout.split()
+    assert found == ["sigma", "rounds", "users"]
 
 
 # ---------------------------------------------------------------------------------------------
@@ -541,17 +594,16 @@ def test_a_missing_extra_is_told_before_the_work(monkeypatch):
         )
 
 
-def test_a_trial_on_flower_has_a_budget_for_its_rounds_and_says_what_it_protects(capsys):
+def test_a_trial_on_flower_has_a_budget_for_its_rounds_and_says_what_it_protects():
     pytest.importorskip("flwr")
     from shoal.cli.commands import flower
     from shoal.deployment.task import Task
 
     agreed = {"clip": 1.0, "sigma": 0.5, "rate": 0.5, "delta": 1e-5, "crowd": "identical"}
-    budget = flower._cost(75, 10, agreed)
+    budget = flower.trial_budget(75, 10, agreed)
     assert 10.0 < budget < 100.0
     task = Task(name="digits", dimension=10, minimum=75, epsilon=budget, **agreed)
     assert 10 <= task.rounds(100) < 40
-    flower._say_what_it_protects({**agreed, "epsilon": budget})
-    assert "Nobody should accept that as protection" in capsys.readouterr().out
-    flower._say_what_it_protects({**agreed, "epsilon": flower._cost(75, 10, {**agreed, "sigma": 3.0})})
-    assert "Nobody" not in capsys.readouterr().out
+    assert "Nobody should accept that as protection" in flower.protection_words({**agreed, "epsilon": budget})
+    protective = flower.trial_budget(75, 10, {**agreed, "sigma": 3.0})
+    assert "Nobody" not in flower.protection_words({**agreed, "epsilon": protective})

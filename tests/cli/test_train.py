@@ -9,14 +9,18 @@ import subprocess
 import sys
 import time
 from types import SimpleNamespace
+from typing import get_args
 
 import pytest
 
 from helpers import run
 from shoal import ShuffledCheckIn
-from shoal.cli import live
-from shoal.cli.recipes import PRESETS
+from shoal.cli.commands.train import NetworkName, TrainingProtocol
+from shoal.cli.training import watching
+from shoal.cli.training.presets import PRESETS
 from shoal.formatting import rounded
+from shoal.training.networks import NETWORKS
+from shoal.training.protocol import PROTOCOLS
 
 SHORT = ["--users", 400, "--rate", 0.5, "--sigma", 3, "--rounds", 6, "--evaluate-every", 2, "--checkpoint-every", 2]
 
@@ -68,6 +72,12 @@ def test_the_presets():
         "learning_rate": 3.0,
         "network": "small",
     }
+
+
+def test_the_options_offer_what_a_training_takes():
+    """They are written down where PyTorch is not needed, so that the help does without."""
+    assert set(get_args(TrainingProtocol)) == set(PROTOCOLS)
+    assert set(get_args(NetworkName)) == set(NETWORKS)
 
 
 @pytest.mark.parametrize(
@@ -198,6 +208,6 @@ def test_a_resumed_run_says_how_many_rounds_are_counted_twice(spent, words):
     m = ShuffledCheckIn(users=100, rate=0.5, sigma=2.0)
     config = SimpleNamespace(mechanism=m, private=True, epsilon=None, clip=1.0, data="digits", seed=None)
     run = SimpleNamespace(config=config, spent=spent, done=40, rounds=100, clients=SimpleNamespace(users=100))
-    text = live._opening(run, pathlib.Path("runs/a"))
+    text = watching.opening_words(run, pathlib.Path("runs/a"))
     assert ("counted twice" in text) == bool(words)
     assert words in text

@@ -216,7 +216,7 @@ def test_bad_questions_get_one_sentence(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(importlib.util.find_spec("shoal.training") is None, reason="shoal.training is not there")
 def test_a_fresh_run_is_trained_and_used(tmp_path, monkeypatch):
-    from shoal.cli import recipes
+    from shoal.cli.training import recipes
 
     short = {**recipes.PRESETS["digits"], "rounds": "20", "rate": "0.01"}
     monkeypatch.setitem(recipes.PRESETS, "paper", short)
@@ -235,15 +235,15 @@ def test_the_kept_run_is_the_full_one():
 
 @pytest.mark.parametrize(("field", "low", "high"), [("sigma", 1.0, 9.0), ("users", 100, 10_000), ("rate", 0.02, 1.0)])
 def test_the_range_of_a_picture_against_a_parameter(field, low, high):
-    from shoal.cli.brackets import values
+    from shoal.cli.interval_pictures import values_around
 
     m = shoal.ShuffledCheckIn(users=1_000, rate=0.2, sigma=3.0)
-    x = values(m, field, 9)
+    x = values_around(m, field, 9)
     assert (x[0], x[-1]) == pytest.approx((low, high))
     assert getattr(m, field) in x
     assert x == sorted(set(x))
     few = shoal.SubsampledShuffle(users=100, sample=60, sigma=3.0)
-    assert values(few, "users", 9)[0] == 60
+    assert values_around(few, "users", 9)[0] == 60
 
 
 def test_pictures_against_parameters(tmp_path):

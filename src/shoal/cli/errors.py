@@ -1,6 +1,7 @@
-"""How errors and warnings are told: one sentence and exit code 2 for bad input, a note for a wide bracket.
+"""How the command reports errors and warnings.
 
-Nothing else is caught: a bug keeps its traceback, so that nobody takes it for an answer.
+Bad input, a file that cannot be used, or a missing extra end in one sentence and exit code 2. A wide interval becomes
+a note below the answer. Nothing else is caught: a bug keeps its traceback, so that nobody takes it for an answer.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import typer
 
 from shoal.errors import ShoalError
 
-NOTES = 2
-"""So many wide brackets are told one by one; the others are counted."""
+NOTES_MAX = 2
+"""Accuracy notes printed in full; the rest are counted."""
 
 
 def refuse(message: str) -> NoReturn:
@@ -26,27 +27,33 @@ def refuse(message: str) -> NoReturn:
     raise typer.Exit(code=2)
 
 
-def told(function: Callable[..., None]) -> Callable[..., None]:
-    """The command, but bad input, unusable files and a missing extra end in one sentence, not in a traceback."""
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Turn what users can put right into one sentence and exit code 2."""
+    try:
+        yield
+    # TypeError and ValueError are not among them: a command line is checked, so such an error is a bug.
+    except OSError as error:
+        has_name = error.filename is not None and error.strerror is not None
+        refuse(f"{str(error.filename)!r} cannot be used: {error.strerror}" if has_name else str(error))
+    except ShoalError as error:
+        refuse(str(error))
+
+
+def as_command(function: Callable[..., None]) -> Callable[..., None]:
+    """Return the function with its errors and warnings reported as the command reports them."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> None:
-        with _wide_brackets_noted():
-            try:
-                function(*args, **kwargs)
-            # What users can put right. TypeError is not among them: from a command line only strings arrive.
-            except OSError as error:
-                named = error.filename is not None and error.strerror is not None
-                refuse(f"{str(error.filename)!r} cannot be used: {error.strerror}" if named else str(error))
-            except ShoalError as error:
-                refuse(str(error))
+        with _accuracy_notes(), refusals():
+            function(*args, **kwargs)
 
     return wrapped
 
 
 @contextmanager
-def _wide_brackets_noted() -> Iterator[None]:
-    """Each `AccuracyWarning` becomes a note after the answer; other warnings are shown as Python shows them."""
+def _accuracy_notes() -> Iterator[None]:
+    """Print each `AccuracyWarning` as a note after the answer; show other warnings as Python does."""
     notes: list[str] = []
 
     def keep(
@@ -64,13 +71,13 @@ def _wide_brackets_noted() -> Iterator[None]:
             typer.echo(warnings.formatwarning(message, category, filename, lineno), err=True, nl=False)
 
     with warnings.catch_warnings():
-        # One each, however many points of a curve give the same.
+        # Each text once, however many points of a curve give the same.
         warnings.filterwarnings("once", message="accuracy .* was not reached")
         warnings.showwarning = keep
         try:
             yield
         finally:
-            for note in notes[:NOTES]:
+            for note in notes[:NOTES_MAX]:
                 typer.echo(f"Note: {note}.", err=True)
-            if len(notes) > NOTES:
-                typer.echo(f"Note: {len(notes) - NOTES} more brackets are wider than asked.", err=True)
+            if len(notes) > NOTES_MAX:
+                typer.echo(f"Note: {len(notes) - NOTES_MAX} more intervals are wider than requested.", err=True)

@@ -11,7 +11,6 @@ import contextlib
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -26,12 +25,10 @@ from shoal.mechanisms import (
     ShuffledCheckIn,
     SubsampledShuffle,
 )
+from shoal.run_folder import Simulation
 from shoal.training import randomness as rand
 from shoal.training.clipping import ClippedSum, clipped_each, clipped_sum
 from shoal.training.randomness import Randomness
-
-Simulation = Literal["fast", "faithful"]
-"""Whether a round is one sum and one draw of noise, or sends each report through the shuffler."""
 
 REPORTS_AT_ONCE = 512
 """Users whose gradients are held in memory together where each is needed."""

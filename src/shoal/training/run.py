@@ -22,7 +22,7 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -31,15 +31,12 @@ from torch import Tensor, nn
 from shoal import _validate, calibrate, run_folder
 from shoal.errors import DataError, InvalidInput, InvalidType
 from shoal.mechanisms import Mechanism
-from shoal.run_folder import CONFIG, METRICS
+from shoal.run_folder import CONFIG, METRICS, Optimiser, Schedule, Simulation
 from shoal.training import networks, protocol
 from shoal.training.clipping import trainable
 from shoal.training.data import Dataset, Records, write_atomically
 from shoal.training.ledger import guarantee
 from shoal.training.randomness import Source
-
-Optimiser = Literal["sgd", "adam"]
-Schedule = Literal["constant", "linear", "cosine"]
 
 CHECKPOINT, MODEL = "checkpoint.pt", "model.pt"
 RUN_FORMAT = 1
@@ -71,7 +68,7 @@ class Config:
     schedule: Schedule = "linear"
     average: float = 0.0
     seed: int | None = None
-    path: protocol.Simulation = "fast"
+    path: Simulation = "fast"
     evaluate_every: int = 20
     checkpoint_every: int = 20
 
@@ -95,7 +92,7 @@ class Config:
         networks.check_network(self.network)
         _validate.choice("optimiser", self.optimiser, get_args(Optimiser))
         _validate.choice("schedule", self.schedule, get_args(Schedule))
-        _validate.choice("path", self.path, get_args(protocol.Simulation))
+        _validate.choice("path", self.path, get_args(Simulation))
         Source(seed=self.seed)
         for name in ("evaluate_every", "checkpoint_every"):
             _validate.rounds(getattr(self, name), name)

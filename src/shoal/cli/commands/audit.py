@@ -3,43 +3,71 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
+from shoal import _validate, audit
 from shoal._written import number
+from shoal.audit import Finding
 from shoal.cli import options as opt
+from shoal.cli import parse, screen, view
+from shoal.cli.mechanism_options import (
+    Description,
+    MechanismOffer,
+    describes_mechanism,
+    offered_types,
+)
 from shoal.errors import InvalidInput
+from shoal.formatting import rounded, short
+from shoal.interval import Interval
+from shoal.mechanisms import Adjacency, Mechanism
+from shoal.plots import draw_rows
 
-if TYPE_CHECKING:
-    from shoal.audit import Finding
+GAMES_OF_A_RUN = 200
+"""Trainings in each world, unless the user says otherwise."""
 
 
-def audit(
+@dataclass(frozen=True, kw_only=True)
+class AuditTerms:
+    """What is under attack, and with which randomness and confidence."""
+
+    delta: float
+    rounds: float
+    seed: float
+    confidence: float
+    claim: float | None
+
+
+@describes_mechanism
+def audit_command(
     *,
     delta: Annotated[
         str | None, typer.Option(metavar="D", help="Delta, such as 1e-5 or 1/60000.", show_default=False)
     ] = None,
     run: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Attack the training of this run folder, with a planted user, instead."),
+        typer.Option(metavar="DIR", help="Instead attack the training of this run folder, with a planted user."),
     ] = None,
     data_dir: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Where the run's data is kept. [default: cache]")
     ] = None,
-    described: Annotated[opt.Description, opt.Offer(of="crowd", needed=False)],
+    described: Annotated[Description, MechanismOffer(having="crowd", needed=False)],
     rounds: Annotated[
         str | None,
-        typer.Option(metavar="T", help="Rounds, in all of which the crowd is the same. [default: 1, or the run's]"),
+        typer.Option(metavar="T", help="Number of rounds, all with the same crowd. [default: 1, or the run's]"),
     ] = None,
-    adjacency: opt.AdjacencyOption = opt.AdjacencyChoice.zero_out,
+    adjacency: opt.AdjacencyOption = "zero-out",
     shapes: Annotated[
         str | None,
         typer.Option(
             metavar="S[,S…]",
-            help="What the others hold: identical (user 1's first vector), opposite (minus its second), orthogonal, "
-            "clusters (half opposite, half with user 1), spread (random in the ball). [default: all]",
+            help="What the other users hold: identical (user 1's first vector), opposite (minus its second), "
+            "orthogonal, clusters (half opposite, half with user 1), spread (random in the ball). [default: all]",
         ),
     ] = None,
     dimensions: Annotated[str, typer.Option(metavar="D[,D…]", help="Dimensions of the vectors.")] = "1,2,8",
@@ -48,21 +76,21 @@ def audit(
         typer.Option(
             metavar="N",
             help="Games that measure each row, in each world. "
-            "[default: what takes some 20 seconds in all; for a run, 200]",
+            "[default: as many as take about 20 seconds in all; for a run, 200]",
         ),
     ] = None,
     seed: Annotated[str, typer.Option(metavar="K", help="The same seed gives the same games.")] = "0",
-    confidence: Annotated[str, typer.Option(metavar="C", help="Of all rows together.")] = "0.999",
+    confidence: Annotated[str, typer.Option(metavar="C", help="Confidence of all rows together.")] = "0.999",
     claim: Annotated[
-        str | None, typer.Option(metavar="E", help="Check this epsilon in place of the certified one.")
+        str | None, typer.Option(metavar="E", help="Check this epsilon instead of the certified one.")
     ] = None,
     as_json: opt.Json = False,
     plot: opt.Plot = None,
 ) -> None:
-    """Try to break the guarantee: attack simulated rounds, and see what epsilon the attacks prove.
+    """Attack simulated rounds, and report the epsilon that the attacks prove.
 
-    An attacker who knows everything but user 1's vector tells two worlds apart, with the best test there is or a
-    trained one. Exit code 1 if the attacks prove more than is claimed.
+    The attacker knows everything except user 1's vector, and tells two worlds apart by the best test there is, or by a
+    trained one. The exit code is 1 if the attacks prove more than is claimed.
 
     Examples:
 
@@ -80,57 +108,49 @@ def audit(
     \b
     shoal audit --run runs/small --rounds 3 --trials 60
 
-    A run is trained again for each game: the fewer its users, the rounds and the games, the sooner it ends.
+    Each game on a run trains it again: the fewer users, rounds and games, the sooner it ends.
     """
-    from shoal.cli import parse
-    from shoal.plots import check
-
-    if plot is not None:
-        check(plot)
     numbers: dict[str, Any] = {
         "seed": number("seed", seed),
         "confidence": number("confidence", confidence),
         "claim": None if claim is None else number("claim", claim),
     }
-    played = None if trials is None else number("trials", trials)
-    times = None if rounds is None else number("rounds", rounds)
+    games = None if trials is None else number("trials", trials)
+    count = None if rounds is None else number("rounds", rounds)
     if run is not None:
-        _refuse_beside_run({"mechanism": described.kind or None, **described.given, "delta": delta, "shapes": shapes})
-        found = _of_run(run, data_dir, times, played, **numbers)
-    elif not described.kind or delta is None:
-        raise InvalidInput(f"{'delta' if described.kind else 'mechanism'} must be given, or run: add --run DIR")
+        _refuse_beside_run({"mechanism": described.label or None, **described.texts, "delta": delta, "shapes": shapes})
+        findings, m, terms = _of_run(run, data_dir, count, games, **numbers)
+    elif not described.label or delta is None:
+        raise InvalidInput(f"{'delta' if described.label else 'mechanism'} must be given, or run: add --run DIR")
     else:
-        games: dict[str, Any] = {
-            "shapes": None if shapes is None else [s.strip() for s in shapes.split(",")],
+        terms = AuditTerms(delta=number("delta", delta), rounds=1 if count is None else count, **numbers)
+        choices: dict[str, Any] = {
+            "shapes": None if shapes is None else [shape.strip() for shape in shapes.split(",")],
             "dimensions": parse.numbers("dimensions", dimensions),
-            "trials": played,
+            "trials": games,
         }
-        asked = {"delta": number("delta", delta), "rounds": 1 if times is None else times, **numbers}
-        found = _of_mechanism(described, adjacency, asked, games)
-    _tell(*found, as_json, plot)
+        findings, m = _of_mechanism(described, adjacency, terms, choices)
+    _view(findings, m, terms).show(as_json=as_json, plot=plot)
+    _refuse_if_broken(findings, terms)
 
 
-def _refuse_beside_run(given: dict[str, Any]) -> None:
-    for name, value in given.items():
+def _refuse_beside_run(values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
         if value is not None:
             raise InvalidInput(f"{name} cannot be given with run: the run has its own")
 
 
 def _of_mechanism(
-    described: opt.Description, adjacency: opt.AdjacencyChoice, asked: dict[str, Any], games: dict[str, Any]
-) -> tuple[list[Finding], Any, dict[str, Any]]:
-    """The games against simulated rounds of a mechanism."""
-    from shoal.audit import audit as play
-    from shoal.cli import show
-
-    if not described.crowded:
-        known = ", ".join(label for label, cls in opt.kinds().items() if opt.has(cls, "crowd"))
-        raise InvalidInput(f"mechanism must be one of {known} for an audit, got {described.kind}")
+    described: Description, adjacency: Adjacency, terms: AuditTerms, choices: Mapping[str, Any]
+) -> tuple[list[Finding], Mechanism]:
+    """Play the games against simulated rounds of a mechanism."""
+    if not described.cls.crowd_matters:
+        labels = ", ".join(offered_types("crowd"))
+        raise InvalidInput(f"mechanism must be one of {labels} for an audit, got {described.label}")
     m = described.mechanism(adjacency)
-    with show.progress("certified bounds") as bar:
-        progress = bar and (lambda shape, done: bar(f"{shape} crowd", done))
-        rows = play(m, **asked, **games, progress=progress)
-    return rows, m, asked
+    with screen.progress_bar("certified bounds") as bar:
+        progress = bar and (lambda shape, share: bar(f"{shape} crowd", share))
+        return audit.audit(m, **vars(terms), **choices, progress=progress), m
 
 
 def _of_run(
@@ -142,131 +162,124 @@ def _of_run(
     seed: float,
     confidence: float,
     claim: float | None,
-) -> tuple[list[Finding], Any, dict[str, Any]]:
-    """The game against the training of a run folder."""
-    from shoal import _validate, training
-    from shoal.cli import show
+) -> tuple[list[Finding], Mechanism, AuditTerms]:
+    """Play the game against the training of a run folder."""
+    # PyTorch is an extra, and simulated rounds do without.
+    from shoal import training
     from shoal.training.data import holds_records
 
     config = training.read_config(folder)
-    asked: dict[str, Any] = {
-        "delta": config.delta,
-        "rounds": config.rounds if rounds is None else min(_validate.rounds(rounds), config.rounds),
-        "seed": _validate.integer("seed", seed, minimum=0, maximum=2**63 - 1),
-        "confidence": confidence,
-        "claim": None if claim is None else _validate.epsilon(claim, "claim"),
-    }
-    sys.path.insert(0, "")  # a model of the user's own
+    terms = AuditTerms(
+        delta=config.delta,
+        rounds=config.rounds if rounds is None else min(_validate.rounds(rounds), config.rounds),
+        seed=_validate.integer("seed", seed, minimum=0, maximum=2**63 - 1),
+        confidence=confidence,
+        claim=None if claim is None else _validate.epsilon(claim, "claim"),
+    )
+    sys.path.insert(0, "")  # for a model of the user's own
     data = (
         training.read_records(config.data)
         if holds_records(config.data)
         else training.load(config.data, data_dir=data_dir)
     )
-    with show.progress("games") as bar:
-        row = training.audit_run(
+    with screen.progress_bar("games") as bar:
+        finding = training.audit_run(
             config,
             data,
-            trials=200 if trials is None else int(trials),
-            rounds=asked["rounds"],
-            seed=asked["seed"],
+            trials=GAMES_OF_A_RUN if trials is None else int(trials),
+            rounds=int(terms.rounds),
+            seed=int(terms.seed),
             confidence=confidence,
-            claim=asked["claim"],
+            claim=terms.claim,
             progress=bar and (lambda done, total: bar(f"training {done:,} of {total:,}", done / total)),
         )
-    return [row], config.mechanism, asked
+    return [finding], config.mechanism, terms
 
 
-def _tell(rows: list[Finding], m: Any, asked: dict[str, Any], as_json: bool, plot: Path | None) -> None:
-    """Show the rows; exit code 1 if one contradicts its claim."""
-    from shoal.cli import show
+def _view(findings: Sequence[Finding], m: Mechanism, terms: AuditTerms) -> view.View:
+    """Return the findings as a table, JSON and a picture."""
+    rows = [_row(finding) for finding in findings]
+    setting = f"{view.rounds_words(int(terms.rounds))}, δ = {short(terms.delta)}, {m.adjacency} adjacency"
+    claim_column = [view.ViewColumn(head="claim ε ≤", text=lambda row: rounded(row["claim"]))]
+    trials = findings[0].trials
+    return view.View(
+        title=f"{m.label}: {m.settings}; {setting}",
+        columns=[
+            view.text_column("others", "crowd"),
+            view.ViewColumn(head="d", text=lambda row: ", ".join(map(str, row["dimensions"]))),
+            view.text_column("test", "test"),
+            view.ViewColumn(head="attack ε ≥", text=lambda row: rounded(row["epsilon"]["lower"], "down")),
+            *(claim_column if terms.claim is not None else []),
+            view.ViewColumn(head="any crowd ε ≤", text=lambda row: _upper(row["any_crowd"])),
+            view.ViewColumn(head="identical ε ≤", text=lambda row: _upper(row["identical_crowd"])),
+            view.ViewColumn(head="claim", text=lambda row: "stands" if row["stands"] else "BROKEN"),
+        ],
+        rows=rows,
+        sentences=[
+            f"Each row comes from {trials:,} games in each world; the test was chosen on other games. The lower "
+            f"bounds hold together with confidence {terms.confidence} (Clopper–Pearson, Bonferroni over "
+            f"{2 * len(findings)} rates; seed {terms.seed}). An attack can refute a claim, not prove it."
+        ],
+        payload={
+            "mechanism": view.without_crowd(m),
+            **vars(terms),
+            "trials": trials,
+            "rows": rows,
+            "stands": all(finding.stands for finding in findings),
+        },
+        draw=partial(_draw_findings, findings, m, terms),
+    )
 
-    path = None if plot is None else _picture(rows, m, asked, plot)
-    broken = [row for row in rows if not row.stands]
-    if as_json:
-        listed = [_listed(row) for row in rows]
-        payload = {"mechanism": show.fields(m), **asked, "trials": rows[0].trials, "rows": listed, "stands": not broken}
-        show.emit_json({**payload, "plot": path and str(path)})
-    else:
-        _table(rows, m, asked)
-        show.say_where(path)
-    # Told last and on stderr, with an exit code of its own: a program that runs audits must notice.
+
+def _row(finding: Finding) -> dict[str, Any]:
+    def bounds(interval: Interval | None) -> dict[str, float] | None:
+        return None if interval is None else view.ends(interval)
+
+    return {
+        "crowd": finding.shape,
+        "dimensions": list(finding.dimensions),
+        "test": finding.test,
+        "direction": finding.direction,
+        "hits": finding.hits,
+        "alarms": finding.alarms,
+        "epsilon": {"lower": finding.epsilon},
+        "any_crowd": bounds(finding.any_crowd),
+        "identical_crowd": bounds(finding.identical_crowd),
+        "claim": finding.limit,
+        "stands": finding.stands,
+    }
+
+
+def _upper(bounds: Mapping[str, float] | None) -> str:
+    return "–" if bounds is None else rounded(bounds["upper"])
+
+
+def _refuse_if_broken(findings: Sequence[Finding], terms: AuditTerms) -> None:
+    """End with exit code 1 if a finding contradicts its claim: a program that runs audits must notice."""
+    broken = [finding for finding in findings if not finding.stands]
     if broken:
-        worst = max(broken, key=lambda row: row.epsilon - row.limit)
+        worst = max(broken, key=lambda finding: finding.epsilon - finding.limit)
         print(
             f"shoal: the claim is contradicted: against the {worst.shape} crowd epsilon is at least "
-            f"{show.rounded(worst.epsilon, 'down')} (confidence {asked['confidence']}), but it is claimed to be "
-            f"at most {show.rounded(worst.limit)}",
+            f"{rounded(worst.epsilon, 'down')} (confidence {terms.confidence}), but the claim is at most "
+            f"{rounded(worst.limit)}",
             file=sys.stderr,
         )
         raise typer.Exit(code=1)
 
 
-def _listed(row: Finding) -> dict[str, Any]:
-    from shoal.cli import show
-
-    def bracket(value: Any) -> dict[str, float] | None:
-        return None if value is None else show.interval(value)
-
-    return {
-        "crowd": row.shape,
-        "dimensions": list(row.dimensions),
-        "test": row.test,
-        "direction": row.direction,
-        "hits": row.hits,
-        "alarms": row.alarms,
-        "epsilon": {"lower": row.epsilon},
-        "any_crowd": bracket(row.any_crowd),
-        "identical_crowd": bracket(row.identical_crowd),
-        "claim": row.limit,
-        "stands": row.stands,
-    }
-
-
-def _table(rows: list[Finding], m: Any, asked: dict[str, Any]) -> None:
-    from shoal.cli import show
-
-    def upper(bound: Any) -> str:
-        return "–" if bound is None else show.rounded(bound.upper)
-
-    claimed = asked["claim"] is not None
-    cells = [
-        [
-            row.shape,
-            ", ".join(map(str, row.dimensions)),
-            row.test,
-            show.rounded(row.epsilon, "down"),
-            *([show.rounded(row.limit)] if claimed else []),
-            upper(row.any_crowd),
-            upper(row.identical_crowd),
-            "stands" if row.stands else "BROKEN",
-        ]
-        for row in rows
-    ]
-    heads = ["others", "d", "test", "attack ε ≥", *(["claim ε ≤"] if claimed else [])]
-    heads += ["any crowd ε ≤", "identical ε ≤", "claim"]
-    setting = f"{show.times(asked['rounds'])}, δ = {show.plain(asked['delta'])}, {m.adjacency} adjacency"
-    show.table(f"{m.label}: {m.settings}; {setting}", heads, cells)
-    show.say(
-        f"Each row: {rows[0].trials:,} games in each world measure what a test chosen on other games tells. The lower "
-        f"bounds hold together with confidence {asked['confidence']} (Clopper–Pearson, Bonferroni over "
-        f"{2 * len(rows)} rates; seed {asked['seed']}). An attack can refute a claim, not prove it."
-    )
-
-
-def _picture(rows: list[Finding], m: Any, asked: dict[str, Any], file: Path) -> Path:
-    from shoal.cli import show
-    from shoal.plots import draw_rows
-
-    labels = [f"{row.shape}, d = {', '.join(map(str, row.dimensions))}" for row in rows]
-    series: dict[str, list[float | None]] = {"attack: ε ≥": [row.epsilon for row in rows]}
-    if asked["claim"] is not None:
-        series["claim: ε ≤"] = [row.limit for row in rows]
-    for name, bounds in (
-        ("any crowd", [row.any_crowd for row in rows]),
-        ("identical crowd", [row.identical_crowd for row in rows]),
+def _draw_findings(findings: Sequence[Finding], m: Mechanism, terms: AuditTerms, file: Path) -> Path:
+    """What the attacks prove beside what is certified, a row for each crowd."""
+    labels = [f"{finding.shape}, d = {', '.join(map(str, finding.dimensions))}" for finding in findings]
+    series: dict[str, list[float | None]] = {"attack: ε ≥": [finding.epsilon for finding in findings]}
+    if terms.claim is not None:
+        series["claim: ε ≤"] = [finding.limit for finding in findings]
+    for name, intervals in (
+        ("any crowd", [finding.any_crowd for finding in findings]),
+        ("identical crowd", [finding.identical_crowd for finding in findings]),
     ):
-        series[f"{name}: ε ≤"] = [None if b is None else b.upper for b in bounds]
-    used = {name: values for name, values in series.items() if any(v is not None for v in values)}
-    setting = f"{m.adjacency} adjacency, δ = {show.plain(asked['delta'])}, {show.times(asked['rounds'])}"
-    title = f"Audit of {m.label}: {m.settings}\n{setting}, confidence {asked['confidence']}"
-    return draw_rows(labels, used, file, title=title, xlabel="ε")
+        series[f"{name}: ε ≤"] = [None if interval is None else interval.upper for interval in intervals]
+    drawn = {name: values for name, values in series.items() if any(value is not None for value in values)}
+    setting = f"{m.adjacency} adjacency, δ = {short(terms.delta)}, {view.rounds_words(int(terms.rounds))}"
+    title = f"Audit of {m.label}: {m.settings}\n{setting}, confidence {terms.confidence}"
+    return draw_rows(labels, drawn, file, title=title, xlabel="ε")

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from shoal import _validate
 from shoal.cli import options as opt
+from shoal.cli import parse
+from shoal.cli.interval_pictures import draw_delta_against_epsilon
+from shoal.cli.interval_view import AnswerRequest, interval_view
+from shoal.cli.mechanism_options import Described, describes_mechanism
+from shoal.query import DELTA
 
 
-def delta(
+@describes_mechanism
+def delta_command(
     *,
-    epsilon: opt.ManyEpsilons,
-    described: opt.Described,
-    rounds: opt.ManyRounds = "1",
+    epsilon: opt.EpsilonList,
+    described: Described,
+    rounds: opt.RoundsList = "1",
     crowd: opt.CrowdOption = None,
-    adjacency: opt.AdjacencyOption = opt.AdjacencyChoice.zero_out,
-    method: opt.MethodOption = opt.MethodChoice.tight,
+    adjacency: opt.AdjacencyOption = "zero-out",
+    method: opt.MethodOption = "tight",
     accuracy: opt.Accuracy = 1e-3,
     as_json: opt.Json = False,
     plot: opt.Plot = None,
@@ -28,13 +37,12 @@ def delta(
     shoal delta check-in --users 60000 --rate 0.1 --sigma 5 --epsilon 0.1 \\
         --rounds 5540 --json
     """
-    from shoal import _validate
-    from shoal.cli import parse
-    from shoal.cli.brackets import Query, show
-    from shoal.query import DELTA
-
-    epsilons = [_validate.epsilon(e) for e in parse.numbers("epsilon", epsilon)]
-    counts = parse.whole_numbers("rounds", rounds)
-    variants = described.variants(crowd, adjacency)
-    query = Query(variants=variants, rounds=counts, method=method.value, accuracy=accuracy)
-    show(DELTA, query, epsilons, as_json=as_json, plot=plot)
+    request = AnswerRequest(
+        question=DELTA,
+        values=[_validate.epsilon(value) for value in parse.numbers("epsilon", epsilon)],
+        rounds=parse.whole_numbers("rounds", rounds),
+        variants=described.variants(crowd, adjacency),
+        method=method,
+        accuracy=accuracy,
+    )
+    interval_view(request, partial(draw_delta_against_epsilon, request)).show(as_json=as_json, plot=plot)

@@ -2,81 +2,89 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from shoal.mechanisms import Mechanism
-    from shoal.plots import Panel
-    from shoal.query import Intervals
+from shoal.cli import parse, screen, view
+from shoal.formatting import rounded
+from shoal.mechanisms import LocalGaussian, Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle
+from shoal.plots import Line, Panel, check, draw_panels
+from shoal.query import Intervals
 
-USERS, SIGMA = 60_000, 5.0
-SHOWN = (1, 100, 5_540)
-"""Numbers of rounds in the table; the last is that of the paper's training."""
+DEMO_USERS, DEMO_SIGMA = 60_000, 5.0
+ROUNDS_IN_TABLE = (1, 100, 5_540)
+"""The last is that of the paper's training."""
 
-POINTS = 12
-"""Numbers of rounds in the picture."""
+POINTS_IN_PICTURE = 12
+
+PROTOCOLS_SHOWN: dict[str, Mechanism] = {
+    "no shuffler": LocalGaussian(sigma=DEMO_SIGMA),
+    "shuffle: all report": Shuffle(users=DEMO_USERS, sigma=DEMO_SIGMA),
+    "subsampled: 6,000 are drawn": SubsampledShuffle(users=DEMO_USERS, sample=6_000, sigma=DEMO_SIGMA),
+    "check-in: each with probability 0.1": ShuffledCheckIn(users=DEMO_USERS, rate=0.1, sigma=DEMO_SIGMA),
+}
+CHECK_IN = "check-in: each with probability 0.1"
+
+Answers = Mapping[tuple[str, str | None], Intervals]
+"""Epsilon against rounds, by protocol and crowd."""
 
 
-def demo(
+def demo_command(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the picture.")] = Path("out"),
 ) -> None:
-    """How private the reports of 60,000 users are under three protocols with the same noise, with a picture."""
-    from shoal import LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle
-    from shoal.cli import parse, show
-    from shoal.plots import check, draw_panels
-
+    """Show how private 60,000 users are under four protocols with the same noise, with a picture."""
     picture = check(out / "epsilon_vs_rounds.png")
-    x = parse.log_spaced(1, SHOWN[-1], list(SHOWN), POINTS)
-    protocols: dict[str, Mechanism] = {
-        "no shuffler": LocalGaussian(sigma=SIGMA),
-        "shuffle: all report": Shuffle(users=USERS, sigma=SIGMA),
-        "subsampled: 6,000 are drawn": SubsampledShuffle(users=USERS, sample=6_000, sigma=SIGMA),
-        "check-in: each on a coin, 0.1": ShuffledCheckIn(users=USERS, rate=0.1, sigma=SIGMA),
-    }
-    found: dict[tuple[str, str | None], Intervals] = {}
-    for name, m in protocols.items():
+    x = parse.log_spaced(1, ROUNDS_IN_TABLE[-1], list(ROUNDS_IN_TABLE), POINTS_IN_PICTURE)
+    answers: dict[tuple[str, str | None], Intervals] = {}
+    for name, m in PROTOCOLS_SHOWN.items():
         for crowd in ("any", "identical") if m.crowd_matters else (None,):
-            asked = m if crowd is None else m.replace(crowd=crowd)
-            with show.busy(asked):
-                found[name, crowd] = asked.epsilon(delta=1 / USERS, rounds=x)
-    # Some of the points that the picture needs anyway: the table costs nothing more.
-    cells = []
-    for (name, crowd), answers in found.items():
-        upper = (show.rounded(answers.upper[x.index(t)]) for t in SHOWN)
-        cells.append([name.split(":")[0], show.crowd_name(crowd), *upper])
-    heads = ["protocol", "crowd", *(f"ε ≤, {show.times(t)}" for t in SHOWN)]
-    show.table(f"{USERS:,} users, σ = {SIGMA:g}, δ = 1/{USERS:,}, zero-out adjacency", heads, cells)
-    for name, m in protocols.items():
-        show.say(f"{name.split(':')[0].capitalize()}: {m.settings}; {m.trust}.")
-    show.say(
-        "Any crowd: nothing is assumed about what the other users hold. Identical crowd: all others hold the same "
-        "vector, an assumption. All numbers are certified upper bounds for both directions."
+            variant = m if crowd is None else m.replace(crowd=crowd)
+            with screen.working(variant.label):
+                answers[name, crowd] = variant.epsilon(delta=1 / DEMO_USERS, rounds=x)
+    setting = f"{DEMO_USERS:,} users, σ = {DEMO_SIGMA:g}, δ = 1/{DEMO_USERS:,}, zero-out adjacency"
+    # The table shows some of the points that the picture needs anyway.
+    cells = [
+        [
+            name.split(":")[0],
+            view.crowd_words(crowd),
+            *(rounded(epsilons.upper[x.index(rounds)]) for rounds in ROUNDS_IN_TABLE),
+        ]
+        for (name, crowd), epsilons in answers.items()
+    ]
+    heads = ["protocol", "crowd", *(f"ε ≤, {view.rounds_words(rounds)}" for rounds in ROUNDS_IN_TABLE)]
+    screen.print_table(setting, heads, cells)
+    for name, m in PROTOCOLS_SHOWN.items():
+        screen.print_text(f"{name.split(':')[0].capitalize()}: {m.settings}; {m.trust}.")
+    screen.print_text(
+        "Any crowd: nothing is assumed about the other users' vectors. Identical crowd: all other users are assumed "
+        "to hold the same vector. All numbers are certified upper bounds for both directions."
     )
-    check_in = protocols["check-in: each on a coin, 0.1"]
-    show.say(check_in.statement(delta=1 / USERS, rounds=SHOWN[-1]).plain())
-    note = f"{USERS:,} users, σ = {SIGMA:g}, δ = 1/{USERS:,}, zero-out adjacency. Upper bounds, certified."
-    show.say_where(draw_panels(_panels(list(protocols), x, found), picture, note=note))
+    statement = PROTOCOLS_SHOWN[CHECK_IN].statement(delta=1 / DEMO_USERS, rounds=ROUNDS_IN_TABLE[-1])
+    screen.print_text(statement.plain())
+    drawn = draw_panels(_panels(x, answers), picture, note=f"{setting}. Certified upper bounds.")
+    screen.print_path("Picture", drawn)
 
 
-def _panels(names: list[str], x: list[int], found: dict[tuple[str, str | None], Intervals]) -> list[Panel]:
-    """What the shuffler gains, and what is paid for assuming nothing: lines that differ by a tenth need an axis."""
-    from shoal.plots import Line, Panel
-
-    gains, costs = [], []
-    for look, name in enumerate(names):
-        alone = (name, None) in found
-        upper = found[name, None if alone else "any"].upper
+def _panels(x: Sequence[int], answers: Answers) -> list[Panel]:
+    """Two panels, as lines that differ by a tenth need an axis of their own: the gain, and the price of any crowd."""
+    gains, prices = [], []
+    for look, name in enumerate(PROTOCOLS_SHOWN):
+        has_crowd = (name, None) not in answers
+        upper = answers[name, "any" if has_crowd else None].upper
         gains.append(Line(label=name, x=x, upper=upper.tolist(), look=look))
-        if not alone:
-            ratio = upper / found[name, "identical"].upper
-            costs.append(Line(label=name, x=x, upper=ratio.tolist(), look=look))
+        if has_crowd:
+            ratio = upper / answers[name, "identical"].upper
+            prices.append(Line(label=name, x=x, upper=ratio.tolist(), look=look))
     return [
-        Panel(lines=gains, title=f"What a shuffler gains, any crowd\nσ = {SIGMA:g}", xlabel="rounds", ylabel="ε"),
+        Panel(lines=gains, title=f"What a shuffler gains, any crowd\nσ = {DEMO_SIGMA:g}", xlabel="rounds", ylabel="ε"),
         Panel(
-            lines=costs, title=f"What it costs to assume nothing\nσ = {SIGMA:g}", xlabel="rounds",
-            ylabel="ε of any crowd / ε of an identical one", logarithmic="x",
+            lines=prices,
+            title=f"What it costs to assume nothing\nσ = {DEMO_SIGMA:g}",
+            xlabel="rounds",
+            ylabel="ε of any crowd / ε of an identical one",
+            logarithmic="x",
         ),
-    ]  # fmt: skip
+    ]

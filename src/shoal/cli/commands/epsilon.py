@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
-import enum
-from typing import Annotated
+from functools import partial
+from typing import Annotated, Literal
 
 import typer
 
+from shoal import _validate
+from shoal.cli import interval_pictures as pictures
 from shoal.cli import options as opt
+from shoal.cli import parse
+from shoal.cli.interval_view import AnswerRequest, interval_view
+from shoal.cli.mechanism_options import Described, describes_mechanism
 from shoal.errors import InvalidInput
+from shoal.query import EPSILON
+
+EpsilonAxis = Literal["rounds", "users", "sigma", "rate"]
 
 
-class Axis(str, enum.Enum):
-    rounds = "rounds"
-    users = "users"
-    sigma = "sigma"
-    rate = "rate"
-
-
-def epsilon(
+@describes_mechanism
+def epsilon_command(
     *,
-    delta: opt.Deltas,
-    described: opt.Described,
-    rounds: opt.ManyRounds = "1",
+    delta: opt.DeltaList,
+    described: Described,
+    rounds: opt.RoundsList = "1",
     crowd: opt.CrowdOption = None,
-    adjacency: opt.AdjacencyOption = opt.AdjacencyChoice.zero_out,
-    method: opt.MethodOption = opt.MethodChoice.tight,
+    adjacency: opt.AdjacencyOption = "zero-out",
+    method: opt.MethodOption = "tight",
     accuracy: opt.Accuracy = 1e-3,
     as_json: opt.Json = False,
     plot: opt.Plot = None,
     against: Annotated[
-        Axis, typer.Option(help="What the picture shows epsilon against: rounds, or a range around the value given.")
-    ] = Axis.rounds,
+        EpsilonAxis,
+        typer.Option(help="What the picture shows epsilon against: rounds, or values around the one given."),
+    ] = "rounds",
 ) -> None:
-    """Epsilon after some rounds.
+    """Epsilon after a number of rounds.
 
     Examples:
 
@@ -53,18 +56,20 @@ def epsilon(
     shoal epsilon shuffle --users 100 --sigma 5 --delta 1e-6 \\
         --plot users.png --against users
     """
-    from shoal import _validate
-    from shoal.cli import parse
-    from shoal.cli.brackets import Query, show
-    from shoal.query import EPSILON
-
-    deltas = [_validate.delta(d) for d in parse.numbers("delta", delta)]
-    counts = parse.whole_numbers("rounds", rounds)
-    variants = described.variants(crowd, adjacency)
-    if against is not Axis.rounds:
+    request = AnswerRequest(
+        question=EPSILON,
+        values=[_validate.delta(value) for value in parse.numbers("delta", delta)],
+        rounds=parse.whole_numbers("rounds", rounds),
+        variants=described.variants(crowd, adjacency),
+        method=method,
+        accuracy=accuracy,
+    )
+    if against == "rounds":
+        draw = partial(pictures.draw_epsilon_against_rounds, request)
+    else:
         if plot is None:
-            raise InvalidInput(f"against {against.value} is about the picture: add --plot FILE")
-        if against.value not in described.fields:
-            raise InvalidInput(f"against must be a parameter of {described.kind}, got {against.value}")
-    query = Query(variants=variants, rounds=counts, method=method.value, accuracy=accuracy)
-    show(EPSILON, query, deltas, as_json=as_json, plot=plot, against=against.value)
+            raise InvalidInput(f"against {against} is about the picture: add --plot FILE")
+        if against not in described.parameters:
+            raise InvalidInput(f"against must be a parameter of {described.label}, got {against}")
+        draw = partial(pictures.draw_epsilon_against_parameter, against, request)
+    interval_view(request, draw).show(as_json=as_json, plot=plot)

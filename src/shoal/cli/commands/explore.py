@@ -10,9 +10,9 @@ import typer
 from shoal import _extras
 
 
-def explore(
+def explore_command(
     link: Annotated[
-        str, typer.Argument(help="A link copied from the page, or its part after #: the page opens with its state.")
+        str, typer.Argument(help="A link copied from the page, or its part after #: the page opens in that state.")
     ] = "",
     budget: Annotated[
         Path | None,
@@ -20,9 +20,9 @@ def explore(
     ] = None,
     browser: Annotated[bool, typer.Option(help="Open the browser, or only print the address.")] = True,
 ) -> None:
-    """Open a page to explore privacy with: sliders, pictures, sentences, and the calls that give the same numbers.
+    """Open a page with sliders, pictures and sentences, and the calls that give the same numbers.
 
-    It runs on this machine only, and loads nothing from elsewhere. Ctrl-C ends it.
+    The page runs on this machine only and loads nothing from elsewhere. Ctrl-C ends it.
 
     Examples:
 
@@ -32,6 +32,7 @@ def explore(
     \b
     shoal explore 'mechanism=shuffle&users=1000&sigma=3' --no-browser
     """
+    # The server is an extra; without it the help of this command must still come.
     _extras.need("explore needs starlette and uvicorn", "explore", "starlette", "uvicorn")
     from shoal.web import server
 

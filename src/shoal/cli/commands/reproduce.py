@@ -2,51 +2,57 @@
 
 from __future__ import annotations
 
-import enum
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from shoal import _extras
+from shoal import _extras, reproduction
 from shoal.cli import options as opt
-from shoal.cli.commands import train as training
+from shoal.cli import reproduction_report as report
+from shoal.cli import screen
 from shoal.errors import InvalidInput
+from shoal.plots import check
+from shoal.reproduction import PART_NAMES, Part
 
-if TYPE_CHECKING:
-    from shoal.reproduction import Part
+PartName = Literal["table1", "figure1a", "figure1b", "frontier", "all"]
 
-
-class What(str, enum.Enum):
-    table1 = "table1"
-    figure1a = "figure1a"
-    figure1b = "figure1b"
-    frontier = "frontier"
-    all = "all"
+ROWS_ON_SCREEN = 8
+"""The files have all rows."""
 
 
-def reproduce(
-    what: Annotated[What, typer.Argument(help="What to recompute.", show_default=False)],
+def reproduce_command(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="PART",
+            help=f"What to recompute: {', '.join(PART_NAMES)} or all.",
+            show_default=False,
+        ),
+    ],
     out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the report, pictures and data.")] = Path("paper"),
     run: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="A run folder of shoal train for Figure 1b. [default: the full run kept here]"
+            metavar="DIR", help="A run folder of shoal train for Figure 1b. [default: the full run in this package]"
         ),
     ] = None,
     train: Annotated[
         bool,
-        typer.Option("--train", help="Train anew for Figure 1b, in DIR/run: an hour or more; goes on if it exists."),
+        typer.Option(
+            "--train", help="Train anew for Figure 1b, in DIR/run, which takes an hour or more; continue a run there."
+        ),
     ] = False,
     as_json: opt.Json = False,
 ) -> None:
-    """The paper's table and figures: recomputed, checked against the print, beside the exact results.
+    """Recompute the paper's table and figures, and check them against the printed numbers.
 
-    And the frontier: what accuracy trainings reach at a chosen epsilon, each epsilon recomputed.
+    The part frontier shows what accuracy trainings reach at a chosen epsilon, each epsilon recomputed.
 
     Writes report.html, which needs no other file, and for each part a picture (PNG, SVG) and data (CSV).
-    Exit code 1 if a recomputed number is not the printed one.
+    The exit code is 1 if a recomputed number is not the printed one.
 
     Examples:
 
@@ -56,70 +62,87 @@ def reproduce(
     \b
     shoal reproduce all
     """
-    from shoal.cli import report, show
-    from shoal.plots import check
-    from shoal.reproduction import PART_NAMES
-    from shoal.reproduction import reproduce as recompute
-
-    names = PART_NAMES if what is What.all else (what.value,)
+    names = PART_NAMES if what == "all" else (what,)
     if (train or run is not None) and "figure1b" not in names:
-        raise InvalidInput(f"{'train' if train else 'run'} is for figure1b only, got {what.value}")
+        raise InvalidInput(f"{'train' if train else 'run'} is for figure1b only, got {what}")
     if train and run is not None:
         raise InvalidInput("train and run cannot be given together: one makes the run that the other reads")
-    # Before an hour of training: a folder that cannot be written to, or a missing extra, is told now.
+    # Before an hour of training: is the folder writable, and is the extra for pictures there?
     check(out / "report.png")
     if train:
         run = _trained(out / "run")
-    with show.progress("the paper's methods") as bar:
-        parts = list(recompute(names, run=run, progress=bar))
-    files = report.write(parts, out, redo=f"--run {run}" if run is not None else "")
+    with screen.progress_bar("the paper's methods") as bar:
+        parts = list(reproduction.reproduce(names, run=run, progress=bar))
+    files = report.write_report(parts, out, options=f"--run {run}" if run is not None else "")
     if as_json:
-        listed: list[dict[str, Any]] = [
-            {
-                "name": part.name,
-                "rows": [dict(zip((c.key for c in part.columns), row, strict=True)) for row in part.rows],
-                "checks": [vars(c) for c in part.checks],
-                "differences": part.differences,
-            }
-            for part in parts
-        ]
-        show.emit_json({"parts": listed, "files": [str(f) for f in files]})
+        screen.print_json({"parts": [_as_data(part) for part in parts], "files": [str(file) for file in files]})
     else:
         for part in parts:
-            _say(part)
-        show.say_path("Report", files[0], " (needs no other file); pictures and data beside it.")
-    # Where the paper is wrong a check is expected to differ; only what comes out otherwise is a failure.
-    surprises = [c for part in parts for c in part.surprises]
-    for c in surprises:
-        print(f"shoal: not as expected: {c.statement}: printed {c.printed}, recomputed {c.recomputed}", file=sys.stderr)
-    if surprises:
-        raise typer.Exit(code=1)
+            _print_part(part)
+        screen.print_path("Report", files[0], " (needs no other file). Pictures and data are beside it.")
+    _refuse_surprises(parts)
 
 
 def _trained(folder: Path) -> Path:
-    """The run folder after a full training with the paper's parameters; an interrupted one goes on."""
+    """Return the run folder after a full training with the paper's parameters; an interrupted one goes on."""
     _extras.need("train needs PyTorch", "train", "torch")
+    from shoal import training
+    from shoal.cli.training import session
+
     if (folder / "config.json").is_file():
-        training.train(resume=folder)
+        run = session.resumed(folder)
     else:
-        training.train(preset=training.Preset.paper, seed=1, out=folder)
+        config, _, data = session.prepared("paper", {}, seed=1)
+        run = training.start(config, data, folder)
+    session.train_to_the_end(run, folder)
     return folder
 
 
-def _say(part: Part) -> None:
-    from shoal.cli import report, show
+def _as_data(part: Part) -> dict[str, Any]:
+    """Return a part for programs."""
+    keys = [column.key for column in part.columns]
+    return {
+        "name": part.name,
+        "rows": [dict(zip(keys, row, strict=True)) for row in part.rows],
+        "checks": [vars(item) for item in part.checks],
+        "differences": part.differences,
+    }
 
+
+def _print_part(part: Part) -> None:
+    """Print some rows of a part, and where and why the paper differs."""
     rows = list(part.rows)
-    # A screen has room for eight; the file has all.
-    picked = rows if len(rows) <= 8 else [rows[round(i * (len(rows) - 1) / 7)] for i in range(8)]
-    cells = [[report.cell(c, v, 3) for c, v in zip(part.columns, row, strict=True) if c.short] for row in picked]
-    show.table(f"{part.title}\n{part.setting}", [c.short for c in part.columns if c.short], cells)
-    show.say(
-        "ε (upper bounds), zero-out adjacency; ident(ical) and any: the crowd; tight: certified, within its bracket."
+    if len(rows) > ROWS_ON_SCREEN:
+        last = ROWS_ON_SCREEN - 1
+        shown = [rows[round(i * (len(rows) - 1) / last)] for i in range(ROWS_ON_SCREEN)]
+    else:
+        shown = rows
+    heads = [column.short for column in part.columns if column.short]
+    cells = [
+        [report.cell_text(column, value, 3) for column, value in zip(part.columns, row, strict=True) if column.short]
+        for row in shown
+    ]
+    screen.print_table(f"{part.title}\n{part.setting}", heads, cells)
+    screen.print_text(
+        "ε (upper bounds), zero-out adjacency. The crowd is identical (ident) or any; tight: within a certified "
+        "interval."
     )
-    if len(picked) < len(rows):
-        show.say(f"{len(picked)} of {len(rows)} rows; all are in {part.name}.csv.")
-    show.say(f"{part.verdict[0].upper()}{part.verdict[1:]}. Where and why the paper differs from the truth:")
+    if len(shown) < len(rows):
+        screen.print_text(f"{len(shown)} of {len(rows)} rows; all are in {part.name}.csv.")
+    verdict = part.verdict
+    screen.print_text(f"{verdict[0].upper()}{verdict[1:]}. Where and why the paper differs from the truth:")
     for text in part.differences:
-        show.say(f"  • {text}")
-    show.say("")
+        screen.print_text(f"  • {text}")
+    screen.print_text("")
+
+
+def _refuse_surprises(parts: Sequence[Part]) -> None:
+    """End with exit code 1 if a check came out otherwise than it should: some should fail, where the paper is wrong."""
+    surprises = [item for part in parts for item in part.surprises]
+    for item in surprises:
+        print(
+            f"shoal: not as expected: {item.statement}: printed {item.printed}, recomputed {item.recomputed}",
+            file=sys.stderr,
+        )
+    if surprises:
+        raise typer.Exit(code=1)

@@ -2,65 +2,31 @@
 
 from __future__ import annotations
 
-import enum
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
+from shoal import _extras, _validate
+from shoal.cli import options as opt
 from shoal.errors import InvalidInput
+from shoal.mechanisms import Crowd
+from shoal.run_folder import Optimiser, Schedule, Simulation
 
-if TYPE_CHECKING:
-    from shoal.training import Run
+# PyTorch is an extra: what needs it is imported when a training begins, and the help does without.
 
-
-class Preset(str, enum.Enum):
-    digits = "digits"
-    paper = "paper"
-    mnist = "mnist"
-
-
-class Protocol(str, enum.Enum):
-    check_in = "check-in"
-    subsampled = "subsampled"
-    shuffle = "shuffle"
-    local = "local"
-    central = "central"
+PresetName = Literal["digits", "paper", "mnist"]
+TrainingProtocol = Literal["check-in", "subsampled", "shuffle", "local", "central"]
+NetworkName = Literal["small", "opacus", "histograms"]
 
 
-class NetworkChoice(str, enum.Enum):
-    small = "small"
-    opacus = "opacus"
-    histograms = "histograms"
-
-
-class OptimiserChoice(str, enum.Enum):
-    sgd = "sgd"
-    adam = "adam"
-
-
-class ScheduleChoice(str, enum.Enum):
-    linear = "linear"
-    cosine = "cosine"
-    constant = "constant"
-
-
-class PathChoice(str, enum.Enum):
-    fast = "fast"
-    faithful = "faithful"
-
-
-class BudgetCrowd(str, enum.Enum):
-    any = "any"
-    identical = "identical"
-
-
-def train(
+def train_command(
     preset: Annotated[
-        Preset, typer.Option(help="Settings to start from; every other option overrides one.")
-    ] = Preset.digits,
+        PresetName, typer.Option(help="Settings to start from; every other option overrides one.")
+    ] = "digits",
     data: Annotated[
         str | None,
         typer.Option(
@@ -73,9 +39,9 @@ def train(
         typer.Option(metavar="DIR", help="Where the files of mnist or fashion-mnist are kept. [default: cache]"),
     ] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Never download.")] = False,
-    protocol: Annotated[Protocol | None, typer.Option(help="Who takes part, and who is trusted.")] = None,
+    protocol: Annotated[TrainingProtocol | None, typer.Option(help="Who takes part, and who is trusted.")] = None,
     users: Annotated[
-        str | None, typer.Option(metavar="N", help="The first N images only, one a user. [default: all]")
+        str | None, typer.Option(metavar="N", help="Use the first N images only, one per user. [default: all]")
     ] = None,
     rate: Annotated[
         str | None, typer.Option(metavar="P", help="Probability of taking part (check-in, central), or auto.")
@@ -86,30 +52,28 @@ def train(
         typer.Option(metavar="X", help="Noise multiplier of a report. [with epsilon: the least that meets it]"),
     ] = None,
     clip: Annotated[float | None, typer.Option(metavar="C", help="Clipping norm of a user's gradient.")] = None,
-    rounds: Annotated[str | None, typer.Option(metavar="T", help="Rounds, or auto.")] = None,
+    rounds: Annotated[str | None, typer.Option(metavar="T", help="Number of rounds, or auto.")] = None,
     epsilon: Annotated[
         str | None,
         typer.Option(metavar="E", help="Budget: chooses the noise; with sigma, stops before it would be exceeded."),
     ] = None,
     delta: Annotated[str | None, typer.Option(metavar="D", help="Delta, such as 1e-5 or 1/60000.")] = None,
-    crowd: Annotated[BudgetCrowd, typer.Option(help="The crowd for which the budget must hold.")] = BudgetCrowd.any,
+    crowd: Annotated[Crowd, typer.Option(help="The crowd for which the budget must hold.")] = "any",
     network: Annotated[
-        NetworkChoice | None,
+        NetworkName | None,
         typer.Option(help="small: 8,890 parameters; opacus: 26,010; histograms: linear on fixed features, 3,920."),
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(metavar="M:F", help="Your own model: what the function F of the module M returns."),
     ] = None,
-    optimiser: Annotated[OptimiserChoice, typer.Option(help="SGD or Adam.")] = OptimiserChoice.sgd,
+    optimiser: Annotated[Optimiser, typer.Option(help="SGD or Adam.")] = "sgd",
     learning_rate: Annotated[float | None, typer.Option(metavar="R", help="Learning rate of the first round.")] = None,
     momentum: Annotated[
         float, typer.Option(metavar="B", help="Momentum (Adam: the first beta, 0.9 unless given).")
     ] = 0.0,
     weight_decay: Annotated[float, typer.Option(metavar="L", help="Weight decay.")] = 0.0,
-    schedule: Annotated[
-        ScheduleChoice, typer.Option(help="Learning rate down to 0, or constant.")
-    ] = ScheduleChoice.linear,
+    schedule: Annotated[Schedule, typer.Option(help="How the learning rate falls to 0, if it does.")] = "linear",
     average: Annotated[
         float, typer.Option(metavar="A", help="Decay of the moving average of weights; 0 for none.")
     ] = 0.0,
@@ -118,8 +82,8 @@ def train(
         typer.Option(metavar="S", help="Repeatable, and therefore not private. [default: the system's generator]"),
     ] = None,
     path: Annotated[
-        PathChoice, typer.Option(help="One sum and one draw of noise, or every report on its own.")
-    ] = PathChoice.fast,
+        Simulation, typer.Option(help="Draw one sum with its noise, or send each report on its own.")
+    ] = "fast",
     evaluate_every: Annotated[int, typer.Option(metavar="K", help="Rounds between evaluations.")] = 20,
     checkpoint_every: Annotated[int, typer.Option(metavar="K", help="Rounds between checkpoints.")] = 20,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show the plan and how long it would take.")] = False,
@@ -129,11 +93,11 @@ def train(
     report: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Only compute epsilon and draw the pictures of this run folder.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable result.")] = False,
+    as_json: opt.Json = False,
 ) -> None:
-    """Train a model under a protocol, on images, one a user, or on your own records.
+    """Train a model under a protocol, on images with one user each, or on your own records.
 
-    Works at once and offline, on 6,000 embedded digits. A run folder gets the configuration, the metrics,
+    It works at once and offline, on 6,000 embedded digits. A run folder gets the configuration, the metrics,
     epsilon by every accountant, checkpoints, the model, and pictures. Choose epsilon, and the noise follows.
 
     Examples:
@@ -152,18 +116,21 @@ def train(
     \b
     shoal train --resume runs/small
 
-    With --preset mnist or --preset paper the images are downloaded, and the paper's 5,540 rounds take an hour or more.
+    With --preset mnist or paper the images are downloaded. The paper's 5,540 rounds take an hour or more.
     """
-    from shoal import training
-    from shoal.cli import live, recipes
+    _extras.need("train needs PyTorch", "train", "torch")
+    import torch
 
-    _threads(threads)
+    from shoal import training
+    from shoal.cli.training import preview, result, session
+
+    torch.set_num_threads(_validate.integer("threads", threads, minimum=1, maximum=1024))
     if report is not None:
-        live.finish(report, as_json)
+        result.show_result(report, as_json=as_json)
         return
-    given = {
+    typed = {
         "data": data,
-        "protocol": protocol and protocol.value,
+        "protocol": protocol,
         "rate": rate,
         "sigma": sigma,
         "sample": sample,
@@ -175,78 +142,49 @@ def train(
     }
     # A run that goes on keeps its settings: other ones would make its ledger wrong.
     if resume is not None:
-        _refuse_beside_resume({**given, "out": out, "seed": seed, "epsilon": epsilon, "users": users})
-        _run(_resumed(resume, data_dir, offline, as_json), resume, as_json)
+        _refuse_beside_resume({**typed, "out": out, "seed": seed, "epsilon": epsilon, "users": users})
+        run = session.resumed(resume, data_dir=data_dir, offline=offline, quiet=as_json)
+        session.train_to_the_end(run, resume, as_json=as_json)
         return
-    chosen = recipes.choose(preset.value, given, epsilon)
-    images = live.load(chosen["data"], data_dir, offline, as_json)
-    config, plan = recipes.configure(
-        chosen,
-        images,
-        users,
-        epsilon,
-        crowd.value,
-        optimiser=optimiser.value,
+    config, plan, records = session.prepared(
+        preset,
+        typed,
+        users=users,
+        epsilon=epsilon,
+        crowd=crowd,
+        data_dir=data_dir,
+        offline=offline,
+        quiet=as_json,
+        optimiser=optimiser,
         momentum=momentum,
         weight_decay=weight_decay,
-        schedule=schedule.value,
+        schedule=schedule,
         average=average,
         seed=seed,
-        path=path.value,
+        path=path,
         evaluate_every=evaluate_every,
         checkpoint_every=checkpoint_every,
     )
     if plan is not None and not as_json:
-        live.say_plan(config, plan)
+        preview.print_plan(config, plan)
     if dry_run:
-        live.say_time(config, images, plan, as_json)
+        preview.print_time(config, records, plan, as_json=as_json)
         return
-    folder = out or Path("runs") / f"{preset.value}-{time.strftime('%Y%m%d-%H%M%S')}"
-    _run(training.start(config, images, folder), folder, as_json)
+    folder = out or Path("runs") / f"{preset}-{time.strftime('%Y%m%d-%H%M%S')}"
+    session.train_to_the_end(training.start(config, records, folder), folder, as_json=as_json)
 
 
-def _threads(count: int) -> None:
-    import torch
-
-    from shoal import _validate
-
-    torch.set_num_threads(_validate.integer("threads", count, minimum=1, maximum=1024))
-
-
-def _network(network: NetworkChoice | None, model: str | None) -> str | None:
-    """A network of ours, or a model of the user's own."""
+def _network(network: str | None, model: str | None) -> str | None:
+    """Return a network of this package, or a model of the user's own."""
     if model is None:
-        return network and network.value
+        return network
     if network is not None:
         raise InvalidInput("model and network cannot be given together: one makes the model that the other names")
-    sys.path.insert(0, "")  # a module beside the user
+    sys.path.insert(0, "")  # for a module beside the user
     return model if ":" in model else f"{model}:"
 
 
-def _refuse_beside_resume(given: dict[str, Any]) -> None:
-    for name, value in given.items():
+def _refuse_beside_resume(values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
         if value is not None:
             raise InvalidInput(f"{name} cannot be given with resume: the run keeps its settings")
-
-
-def _resumed(folder: Path, data_dir: Path | None, offline: bool, quiet: bool) -> Run:
-    from shoal import training
-    from shoal.cli import live
-
-    sys.path.insert(0, "")
-    return training.resume(live.load(training.read_config(folder).data, data_dir, offline, quiet), folder)
-
-
-def _run(run: Run, folder: Path, as_json: bool) -> None:
-    """All rounds, then epsilon and pictures; exit code 130 if the user stopped it."""
-    from shoal.cli import live
-
-    try:
-        ended = live.watch(run, folder, as_json)
-    # Numbers that ran away are the user's learning rate, no bug.
-    except FloatingPointError as error:
-        raise InvalidInput(str(error)) from None
-    if not ended:
-        print(f"shoal: stopped after round {run.done:,}; continue with: shoal train --resume {folder}", file=sys.stderr)
-        raise typer.Exit(code=130)
-    live.finish(folder, as_json)

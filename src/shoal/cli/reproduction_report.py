@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from shoal import __version__
-from shoal.cli import show
+from shoal.formatting import rounded
 from shoal.plots import draw
 from shoal.reproduction import Column, Part, verdict
 
@@ -34,8 +34,17 @@ nav a { margin-right: 1.2rem; } a { color: var(--blue); }
 """
 
 
-def write(parts: Sequence[Part], folder: Path, *, redo: str = "") -> list[Path]:
-    """The report, then the pictures and the data of each part; `redo` is added to the command of Figure 1b."""
+def write_report(parts: Sequence[Part], folder: Path, *, options: str = "") -> list[Path]:
+    """Write the report, and the picture and the data of each part.
+
+    Args:
+      parts: The recomputed parts.
+      folder: Where the files go.
+      options: What the command for Figure 1b has besides the part's name.
+
+    Returns:
+      The files, the report first.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
     sections = []
@@ -45,7 +54,7 @@ def write(parts: Sequence[Part], folder: Path, *, redo: str = "") -> list[Path]:
         data = folder / f"{part.name}.csv"
         data.write_text(to_csv(part), encoding="utf-8")
         files += [*pictures, data]
-        command = f"shoal reproduce {part.name} {redo if part.name == 'figure1b' else ''}".strip()
+        command = f"shoal reproduce {part.name} {options if part.name == 'figure1b' else ''}".strip()
         sections.append(_section(part, pictures[1].read_bytes(), command))
     page = folder / "report.html"
     page.write_text(_page(parts, sections), encoding="utf-8")
@@ -53,7 +62,7 @@ def write(parts: Sequence[Part], folder: Path, *, redo: str = "") -> list[Path]:
 
 
 def to_csv(part: Part) -> str:
-    """All values with all their digits; what was not computed is empty."""
+    """Return all values with all their digits; what was not computed is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([c.key for c in part.columns])
@@ -61,8 +70,14 @@ def to_csv(part: Part) -> str:
     return text.getvalue()
 
 
-def cell(column: Column, value: float | None, digits: int = 5) -> str:
-    """A value for people: bounds rounded outwards, the paper's numbers to its five decimals."""
+def cell_text(column: Column, value: float | None, digits: int = 5) -> str:
+    """Return a value for people: bounds rounded outwards, the paper's numbers to its five decimals.
+
+    Args:
+      column: The column.
+      value: The value, or None where there is none.
+      digits: How many digits of a bound are shown.
+    """
     if value is None:
         return "–"
     # The paper's own numbers are shown as it prints them; bounds of ours are rounded to their safe side.
@@ -70,7 +85,7 @@ def cell(column: Column, value: float | None, digits: int = 5) -> str:
         return f"{value:.1%}" if column.key.startswith("accuracy") else f"{value:,}"
     if column.side == "nearest":
         return f"{value:.5f}"
-    return show.rounded(value, column.side, digits)
+    return rounded(value, column.side, digits)
 
 
 def _drawn(part: Part, path: Path) -> Path:
@@ -82,50 +97,52 @@ def _page(parts: Sequence[Part], sections: Iterable[str]) -> str:
     links = "".join(f'<a href="#{p.name}">{html.escape(p.title.split(":")[0])}</a>' for p in parts)
     checks = [c for p in parts for c in p.checks]
     surprises = sum(len(p.surprises) for p in parts)
-    told = verdict(checks)
-    told = f"{told[0].upper()}{told[1:]}{': look for “unexpected” below' if surprises else ''}."
+    words = verdict(checks)
+    summary = f"{words[0].upper()}{words[1:]}{': look for “unexpected” below' if surprises else ''}."
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Shuffle Gaussian Mechanism: table and figures, recomputed</title><style>{_CSS}</style></head><body>
 <h1>Shuffle Gaussian Mechanism for Differential Privacy: its table and figures, recomputed</h1>
 <p class="soft">Liew and Takahashi (2022), arXiv:2206.09569. Made on {datetime.date.today()} by shoal {__version__}.</p>
-<p>{told} Every ε is for <b>zero-out adjacency</b> (one user's vector becomes zero) against a server that sees the
+<p>{summary} Every ε is for <b>zero-out adjacency</b> (one user's vector becomes zero) against a server that sees the
 shuffled reports; the shuffler is trusted. The <b>identical crowd</b> is the paper's assumption that all other users
-hold the same vector; <b>any crowd</b> assumes nothing about them. “Tight” is a certified bracket: the truth lies
+hold the same vector; <b>any crowd</b> assumes nothing about them. “Tight” is a certified interval: the truth lies
 between its two ends. Bounds are rounded outwards; the CSV files have all digits.</p>
 <nav>{links}</nav>
 {"".join(sections)}
-<h2>Redo everything</h2><pre><code>pip install 'shoal-dp[plot]'
+<h2>Reproduce everything</h2><pre><code>pip install 'shoal-dp[plot]'
 shoal reproduce all --out paper</code></pre>
 </body></html>
 """
 
 
 def _section(part: Part, svg: bytes, command: str) -> str:
-    words = html.escape
-    heads = "".join(f"<th>{words(c.head)}</th>" for c in part.columns)
+    escape = html.escape
+    heads = "".join(f"<th>{escape(c.head)}</th>" for c in part.columns)
     rows = "".join(
-        "<tr>" + "".join(f"<td>{words(cell(c, v))}</td>" for c, v in zip(part.columns, row, strict=True)) + "</tr>"
+        "<tr>"
+        + "".join(f"<td>{escape(cell_text(c, v))}</td>" for c, v in zip(part.columns, row, strict=True))
+        + "</tr>"
         for row in part.rows
     )
     checks = "".join(
-        f"<tr><td>{words(c.statement)}</td><td>{words(c.printed)}</td><td>{words(c.recomputed)}</td>"
+        f"<tr><td>{escape(c.statement)}</td><td>{escape(c.printed)}</td><td>{escape(c.recomputed)}</td>"
         f'<td class="{"good" if c.agrees else "bad"}">{"agrees" if c.agrees else "differs"}'
         f"{'' if c.agrees == c.expected else ' (unexpected)'}</td></tr>"
         for c in part.checks
     )
-    differences = "".join(f"<li>{words(d)}</li>" for d in part.differences)
-    notes = "".join(f'<p class="soft">{words(n)}</p>' for n in part.notes)
+    differences = "".join(f"<li>{escape(d)}</li>" for d in part.differences)
+    notes = "".join(f'<p class="soft">{escape(n)}</p>' for n in part.notes)
     return f"""
-<h2 id="{part.name}">{words(part.title)}</h2>
-<p>{words(part.setting)}</p>
-<img alt="{words(part.title)}" src="data:image/svg+xml;base64,{base64.b64encode(svg).decode()}">
+<h2 id="{part.name}">{escape(part.title)}</h2>
+<p>{escape(part.setting)}</p>
+<img alt="{escape(part.title)}" src="data:image/svg+xml;base64,{base64.b64encode(svg).decode()}">
 <div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>{notes}
 <h3>Against the paper</h3>
 <div class="wide"><table class="words"><thead><tr><th>statement</th><th>paper</th><th>recomputed</th><th></th></tr>
 </thead><tbody>{checks}</tbody></table></div>
 <h3>Where and why they differ</h3><ul>{differences}</ul>
-<h3>Redo</h3><pre><code>{words(command)} --out paper</code></pre>
+<h3>Reproduce</h3><pre><code>{escape(command)} --out paper</code></pre>
 <p><a download="{part.name}.csv" href="data:text/csv;charset=utf-8;base64,{
         base64.b64encode(to_csv(part).encode()).decode()
     }">Data (CSV)</a></p>
