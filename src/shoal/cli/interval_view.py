@@ -54,7 +54,7 @@ def interval_view(request: AnswerRequest, draw: Callable[[Path], Path]) -> view.
       request: What is computed.
       draw: Makes the picture.
     """
-    rows = [row for m in request.variants for value in request.values for row in _rows(request, m, value)]
+    rows = [row for m in request.variants for value in request.values for row in _interval_rows(request, m, value)]
     question, m = request.question, request.first
     sentences = []
     for variant in request.variants:
@@ -76,7 +76,7 @@ def interval_view(request: AnswerRequest, draw: Callable[[Path], Path]) -> view.
     )
 
 
-def _rows(request: AnswerRequest, m: Mechanism, value: float) -> list[dict[str, Any]]:
+def _interval_rows(request: AnswerRequest, m: Mechanism, value: float) -> list[dict[str, Any]]:
     """Return one row for each number of rounds."""
     question = request.question
     options = Options(method=request.method, accuracy=request.accuracy)

@@ -57,9 +57,9 @@ def print_json(payload: Mapping[str, Any]) -> None:
     terminal().file.write(json.dumps(payload, indent=2, ensure_ascii=False) + "\n")
 
 
-def working(what: str) -> Status:
+def working(name: str) -> Status:
     """Return a sign of life for a terminal, to be used in a `with` statement."""
-    return Console(stderr=True).status(f"computing {what} …")
+    return Console(stderr=True).status(f"computing {name} …")
 
 
 @contextlib.contextmanager

@@ -198,7 +198,7 @@ def _of_run(
 
 def _view(findings: Sequence[Finding], m: Mechanism, terms: AuditTerms) -> view.View:
     """Return the findings as a table, JSON and a picture."""
-    rows = [_row(finding) for finding in findings]
+    rows = [_finding_row(finding) for finding in findings]
     setting = f"{view.rounds_words(int(terms.rounds))}, δ = {short(terms.delta)}, {m.adjacency} adjacency"
     claim_column = [view.ViewColumn(head="claim ε ≤", text=lambda row: rounded(row["claim"]))]
     trials = findings[0].trials
@@ -231,7 +231,7 @@ def _view(findings: Sequence[Finding], m: Mechanism, terms: AuditTerms) -> view.
     )
 
 
-def _row(finding: Finding) -> dict[str, Any]:
+def _finding_row(finding: Finding) -> dict[str, Any]:
     def bounds(interval: Interval | None) -> dict[str, float] | None:
         return None if interval is None else view.ends(interval)
 

@@ -62,9 +62,8 @@ def _most_rounds(m: Mechanism, target: CalibrationTarget) -> int:
 
 
 def _fewest_users(m: Mechanism, target: CalibrationTarget) -> int:
-    least = getattr(m, "sample", 1)
     make: Callable[[int], Mechanism] = lambda users: m.replace(users=users)  # noqa: E731  # its type helps mypy
-    return calibrate.users(make, rounds=target.rounds, at_least=least, **target.arguments)
+    return calibrate.users(make, rounds=target.rounds, at_least=getattr(m, "sample", 1), **target.arguments)
 
 
 # The least noise is rounded up: what is printed meets the target too.
@@ -161,7 +160,7 @@ def _users_to_start_with(described: Description) -> int:
 
 def _answer(unknown: Unknown, variants: list[Mechanism], target: CalibrationTarget, *, as_json: bool) -> None:
     """Search for each crowd, and show the answers."""
-    rows = [_row(unknown, m, target) for m in variants]
+    rows = [_calibrated_row(unknown, m, target) for m in variants]
     # One crowd may have no answer where the other has: that is an answer, too.
     if all(row[unknown.name] is None for row in rows):
         raise InvalidInput(rows[0]["reason"])
@@ -185,7 +184,7 @@ def _answer(unknown: Unknown, variants: list[Mechanism], target: CalibrationTarg
     ).show(as_json=as_json)
 
 
-def _row(unknown: Unknown, m: Mechanism, target: CalibrationTarget) -> dict[str, Any]:
+def _calibrated_row(unknown: Unknown, m: Mechanism, target: CalibrationTarget) -> dict[str, Any]:
     """Return the value that meets the target and the guarantee it gives, or why there is none."""
     crowd = m.crowd
     try:

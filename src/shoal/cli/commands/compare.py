@@ -48,8 +48,8 @@ def compare_command(
     m = described.mechanism(adjacency)
     with screen.working(described.label):
         methods = compare(m, delta=small, rounds=count)
-    least = min(row.epsilon for row in methods if row.epsilon is not None)
-    rows = [{**vars(row), "ratio": row.epsilon / least if row.epsilon is not None and least else None}
+    smallest = min(row.epsilon for row in methods if row.epsilon is not None)
+    rows = [{**vars(row), "ratio": row.epsilon / smallest if row.epsilon is not None and smallest else None}
             for row in methods]  # fmt: skip
     sentences = [
         "Rows named tight come from one method, the certified interval of this package. Rows with different crowds "

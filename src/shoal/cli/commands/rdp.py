@@ -78,7 +78,7 @@ def rdp_command(
             ),
         ],
         payload={"mechanism": view.without_crowd(m), "rounds": count, "rows": rows, "best": best},
-        draw=partial(_draw_curves, variants, float(values.max()), best, count, over),
+        draw=partial(_draw_divergences, variants, float(values.max()), best, count, over),
     ).show(as_json=as_json, plot=plot)
 
 
@@ -116,7 +116,7 @@ def _best(m: Mechanism, delta: float, rounds: int) -> dict[str, Any]:
     }
 
 
-def _draw_curves(
+def _draw_divergences(
     variants: Sequence[Mechanism], last: float, best: Sequence[dict[str, Any]], rounds: int, title: str, file: Path
 ) -> Path:
     """A curve for each crowd up to the last order, or twice the best one, which gets a mark of its own."""

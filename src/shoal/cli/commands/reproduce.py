@@ -24,8 +24,8 @@ ROWS_ON_SCREEN = 8
 
 
 def reproduce_command(
-    what: Annotated[
-        str,
+    name: Annotated[
+        PartName,
         typer.Argument(
             metavar="PART",
             help=f"What to recompute: {', '.join(PART_NAMES)} or all.",
@@ -62,9 +62,9 @@ def reproduce_command(
     \b
     shoal reproduce all
     """
-    names = PART_NAMES if what == "all" else (what,)
+    names = PART_NAMES if name == "all" else (name,)
     if (train or run is not None) and "figure1b" not in names:
-        raise InvalidInput(f"{'train' if train else 'run'} is for figure1b only, got {what}")
+        raise InvalidInput(f"{'train' if train else 'run'} is for figure1b only, got {name}")
     if train and run is not None:
         raise InvalidInput("train and run cannot be given together: one makes the run that the other reads")
     # Before an hour of training: is the folder writable, and is the extra for pictures there?
@@ -75,7 +75,7 @@ def reproduce_command(
         parts = list(reproduction.reproduce(names, run=run, progress=bar))
     files = report.write_report(parts, out, options=f"--run {run}" if run is not None else "")
     if as_json:
-        screen.print_json({"parts": [_as_data(part) for part in parts], "files": [str(file) for file in files]})
+        screen.print_json({"parts": [_part_data(part) for part in parts], "files": [str(file) for file in files]})
     else:
         for part in parts:
             _print_part(part)
@@ -98,7 +98,7 @@ def _trained(folder: Path) -> Path:
     return folder
 
 
-def _as_data(part: Part) -> dict[str, Any]:
+def _part_data(part: Part) -> dict[str, Any]:
     """Return a part for programs."""
     keys = [column.key for column in part.columns]
     return {

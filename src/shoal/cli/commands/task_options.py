@@ -47,14 +47,14 @@ TrialFolder = Annotated[Path, typer.Option(metavar="DIR", help="Folder for keys,
 TrialTimeout = Annotated[float, typer.Option(metavar="SECONDS", help="Time that nodes have for a round.")]
 
 
-def analyst_settings(task: Task, *, rounds: int | None = None, epoch: int | None = None, **others: Any) -> Settings:
+def analyst_settings(task: Task, *, rounds: int | None = None, epoch: int | None = None, **unchanged: Any) -> Settings:
     """Return settings with as many rounds as the budget allows.
 
     Args:
       task: The terms.
       rounds: The largest number of rounds, if the user limits it.
       epoch: The number of rounds that share a key.
-      others: Settings that pass on as they are.
+      unchanged: Settings that pass on as they are.
 
     Returns:
       The settings.
@@ -65,4 +65,4 @@ def analyst_settings(task: Task, *, rounds: int | None = None, epoch: int | None
     from shoal.deployment.analyst import Settings
 
     allowed = task.rounds(rounds)
-    return Settings(task=task, rounds=allowed, epoch=epoch or -(-allowed // EPOCHS), **others)
+    return Settings(task=task, rounds=allowed, epoch=epoch or -(-allowed // EPOCHS), **unchanged)

@@ -51,7 +51,7 @@ def tradeoff_command(
     count = _validate.rounds(number("rounds", rounds))
     variants = described.variants(crowd, adjacency)
     with screen.working(described.label):
-        rows = [row for m in variants for row in _rows(m, rates, count, accuracy)]
+        rows = [row for m in variants for row in _power_rows(m, rates, count, accuracy)]
     m = variants[0]
     title = f"{m.label}: {m.settings}; {adjacency} adjacency; {view.rounds_words(count)}"
     view.View(
@@ -69,11 +69,11 @@ def tradeoff_command(
             *(f"Assuming {variant.assumption}; {variant.trust}." for variant in variants),
         ],
         payload={"mechanism": view.without_crowd(m), "rounds": count, "rows": rows},
-        draw=partial(_draw_curves, variants, count, title.replace(f"; {adjacency}", f"\n{adjacency}")),
+        draw=partial(_draw_powers, variants, count, title.replace(f"; {adjacency}", f"\n{adjacency}")),
     ).show(as_json=as_json, plot=plot)
 
 
-def _rows(m: Mechanism, rates: list[float], rounds: int, accuracy: float) -> list[dict[str, Any]]:
+def _power_rows(m: Mechanism, rates: list[float], rounds: int, accuracy: float) -> list[dict[str, Any]]:
     advantage = view.ends(m.advantage(rounds=rounds, accuracy=accuracy))
     powers = m.tradeoff(rates, rounds=rounds, accuracy=accuracy)
     return [
@@ -82,7 +82,7 @@ def _rows(m: Mechanism, rates: list[float], rounds: int, accuracy: float) -> lis
     ]
 
 
-def _draw_curves(variants: Sequence[Mechanism], rounds: int, title: str, file: Path) -> Path:
+def _draw_powers(variants: Sequence[Mechanism], rounds: int, title: str, file: Path) -> Path:
     """How many times more often than by guessing an attack is right, for each rate at which it is wrong."""
     lines = []
     for m in variants:

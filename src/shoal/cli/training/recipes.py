@@ -55,7 +55,7 @@ def configure(
     users: str | None,
     epsilon: str | None,
     crowd: str,
-    **others: Any,
+    **unchanged: Any,
 ) -> tuple[Config, Plan | None]:
     """Return the configuration of a run, and the plan if its noise was chosen by one.
 
@@ -65,7 +65,7 @@ def configure(
       users: The number of users, if not all.
       epsilon: The budget, if there is one.
       crowd: The crowd for which the budget must hold.
-      others: Settings that pass into the configuration as they are.
+      unchanged: Settings that pass into the configuration as they are.
 
     Returns:
       The configuration, and the plan or None.
@@ -98,7 +98,7 @@ def configure(
         clip=settings["clip"],
         learning_rate=_learning_rate(settings, m, count, rounds),
         network=settings["network"],
-        **others,
+        **unchanged,
     )
     return config, chosen
 

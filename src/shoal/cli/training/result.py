@@ -35,7 +35,7 @@ def show_result(folder: Path, *, as_json: bool) -> None:
     guarantee = _guarantee(report)
     if as_json:
         plots = [str(picture) for picture in pictures]
-        screen.print_json({**_as_data(report), "folder": str(folder), "guarantee": guarantee, "plots": plots})
+        screen.print_json({**_result_data(report), "folder": str(folder), "guarantee": guarantee, "plots": plots})
         return
     _print(report, guarantee)
     screen.print_path("Run folder", folder, f" (metrics.jsonl, {privacy.name}, model.pt)")
@@ -85,7 +85,7 @@ def _guarantee(report: Report) -> str | None:
     return m.state(answer, rounds=last.spent).sentence()
 
 
-def _as_data(report: Report) -> dict[str, Any]:
+def _result_data(report: Report) -> dict[str, Any]:
     """Return a run's end for programs; an infinite epsilon is None."""
     last, config = report.rows[-1], report.config
     ends = (values[-1] for values in report.epsilons.values())

@@ -26,7 +26,7 @@ def prepared(
     data_dir: Path | None = None,
     offline: bool = False,
     quiet: bool = False,
-    **others: Any,
+    **unchanged: Any,
 ) -> tuple[Config, Plan | None, Dataset | Records]:
     """Return the configuration of a run, the plan behind it, and its data.
 
@@ -39,7 +39,7 @@ def prepared(
       data_dir: Where downloaded files are kept, or None for the cache.
       offline: Whether nothing may be downloaded.
       quiet: Whether to show no bar.
-      others: Settings that pass into the configuration as they are.
+      unchanged: Settings that pass into the configuration as they are.
 
     Returns:
       The configuration; the plan, or None; the data.
@@ -50,7 +50,7 @@ def prepared(
     """
     settings = recipes.choose(preset, options, epsilon)
     data = loading.load_data(settings["data"], data_dir, offline=offline, quiet=quiet)
-    config, plan = recipes.configure(settings, data, users, epsilon, crowd, **others)
+    config, plan = recipes.configure(settings, data, users, epsilon, crowd, **unchanged)
     return config, plan, data
 
 
