@@ -40,6 +40,11 @@ TASK = task()
 TOKEN = b"t" * 16
 
 
+def token_of(secret, *, task, round_number):
+    """The token of a node in a round, from the secret that the registrar handed out."""
+    return tokens.token(tokens.later_secret(secret, rounds=round_number - 1), task=task, round_number=round_number)
+
+
 def opened(sealed, *, task=TASK, round_number, key, longest=None):
     """Token and numbers of a sealed report, None for a dummy's."""
     token, content = unseal(sealed, task=task, round_number=round_number, key=key)
@@ -151,7 +156,7 @@ def sealed_by(analyst, member, number, value, *, terms=None, key=None, token=Non
     """The sealed report of one of the nodes, or what somebody else has made of it."""
     own = analyst.settings.task if terms is None else terms
     pub = (analyst.key(number) if key is None else key).public_key()
-    token = tokens.token(analyst.secrets[member], task=own, round_number=number) if token is None else token
+    token = token_of(analyst.secrets[member], task=own, round_number=number) if token is None else token
     return seal(value, task=own, round_number=number, key=pub, token=token)
 
 

@@ -27,7 +27,7 @@ from shoal.deployment.task import counted_users
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Starlette would rather have a package that is not on every index yet
-from deployment.parties import TASK, TOKEN, Desk, batch, close_round, opened, sealed_by, settle, setup, task, vectors
+from deployment.parties import TASK, TOKEN, Desk, batch, close_round, opened, sealed_by, settle, setup, task, token_of, vectors
 
 
 @pytest.mark.parametrize("step", [1, 112, 113, 114, 10**6])
@@ -70,7 +70,7 @@ def test_the_shuffler_alone_cannot_isolate_a_user(tmp_path):
         dummies,
         [os.urandom(TASK.length) for _ in range(99)],
         [victim] * 99,
-        [sealed_by(home, 0, 1, None, token=tokens.token(s, task=victim_task, round_number=2)) for s in home.secrets],
+        [sealed_by(home, 0, 1, None, token=token_of(s, task=victim_task, round_number=2)) for s in home.secrets],
     ):
         with pytest.raises(BatchError, match="a round must have at least 20 users, got 1"):
             close_round(home, 1, b"".join([victim, *tricks]))

@@ -18,13 +18,14 @@ from flwr.proto.message_pb2 import ObjectTree
 from flwr.proto.node_pb2 import Node as NodeProto
 from flwr.superlink.servicer.fleet import fleet_handlers
 
-from shoal.deployment import keys
+from shoal.deployment import keys, tokens
 from shoal.deployment.analyst import Analyst
 from shoal.deployment.analyst.ledger import RoundLine
 from shoal.deployment.analyst.models import model_bytes, model_digest
 from shoal.deployment.client import sealed_reports
 from shoal.deployment.errors import AnalystError
 from shoal.deployment.node import Node
+from shoal.deployment.state import State
 from shoal.deployment.task import counted_users
 
 with warnings.catch_warnings():
@@ -38,11 +39,13 @@ from deployment.parties import (
     close_round,
     endorsed,
     federation,
+    opened,
     sealed_by,
     settle,
     setup,
     shuffler,
     task,
+    token_of,
     vectors,
 )
 from deployment.superlink import SERVER, InnerSuperLink, as_node
@@ -468,3 +471,26 @@ def test_a_reader_never_calls_a_healthy_folder_damaged(home):
         assert reader.ledger.read().next_round == last + 1
     reader.close()
     assert len(home.rounds()) == 4
+
+
+# ------------------------------------------------------------------------------ what leaks later
+
+
+def test_a_stolen_state_does_not_tell_which_tokens_were_the_nodes(tmp_path, home):
+    """A curious analyst has kept all tokens; then somebody gets hold of the node's state."""
+    desk = Desk(tmp_path, home=home, member=0, state=tmp_path / "s")
+    desk.signer, desk.key = home.signer, home.key(1)
+    shown = [opened(desk.sealed(number), round_number=number, key=home.key(1))[0] for number in (1, 2, 4)]
+    stolen = State.read(desk.node.state_path(None), desk.node)
+    # Whatever the thief derives from it, in either way that a token is made: none of the rounds before.
+    for rounds in range(6):
+        secret = tokens.later_secret(stolen.secret, rounds=rounds)
+        assert not {tokens.token(secret, task=TASK, round_number=number) for number in range(1, 5)} & set(shown)
+    assert tokens.token(stolen.secret, task=TASK, round_number=5) == token_of(
+        home.secrets[0], task=TASK, round_number=5
+    )
+    first = home.secrets[0]
+    assert first not in desk.node.state_path(None).read_bytes()
+    assert first.hex().encode() not in desk.node.state_path(None).read_bytes()
+    # And the rounds that follow count, also after a round that the node missed.
+    assert shown[2] == token_of(first, task=TASK, round_number=4)

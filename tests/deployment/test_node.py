@@ -25,7 +25,7 @@ from shoal.deployment.task import Task
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Starlette would rather have a package that is not on every index yet
-from deployment.parties import TASK, Desk, opened, signed, task
+from deployment.parties import TASK, Desk, opened, signed, task, token_of
 
 
 def test_a_node_sends_a_sealed_report_and_nothing_else(desk):
@@ -69,7 +69,7 @@ def test_the_token_is_that_of_the_node_and_the_round_whatever_the_coin(desk, mon
     for number, toss in ((1, 0), (2, 2**128 - 1)):
         monkeypatch.setattr(client_module.secrets, "randbits", lambda bits, toss=toss: toss)
         token, values = opened(desk.sealed(number), round_number=number, key=desk.key)
-        assert token == tokens.token(desk.secret, task=TASK, round_number=number)
+        assert token == token_of(desk.secret, task=TASK, round_number=number)
         assert (values is None) == (toss > 0)
 
 

@@ -28,6 +28,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+from deployment.parties import token_of
 from shoal import Accountant, ShuffledCheckIn
 from shoal.deployment import digits, files, keys, link, local_machine, tokens
 from shoal.deployment.analyst import Analyst, Settings
@@ -349,7 +350,7 @@ def reports(machine, number, values):
             task=task,
             round_number=number,
             key=key,
-            token=tokens.token(s, task=task, round_number=number),
+            token=token_of(s, task=task, round_number=number),
         )
         for v, s in zip(values, machine.secrets, strict=False)
     ]
@@ -492,7 +493,7 @@ def test_kill_9_at_every_step_of_a_commit_leaves_all_of_a_round_or_nothing(tmp_p
         roster, given = tokens.enrol_nodes(tmp_path / "r", task=terms.task, nodes=3, first=1, last=2)
         analyst.admit(roster)
         key, task = analyst.public_keys()[0], terms.task
-        shown = [tokens.token(tokens.read_secret(path), task=task, round_number=1) for path in given]
+        shown = [token_of(tokens.read_secret(path), task=task, round_number=1) for path in given]
         body = b"".join(seal(np.ones(4), task=task, round_number=1, key=key, token=token) for token in shown)
     (tmp_path / "body").write_bytes(body)
     words = [sys.executable, "-c", DYING, str(tmp_path / "a"), str(tmp_path / "body")]

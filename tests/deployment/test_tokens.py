@@ -15,7 +15,7 @@ from shoal.deployment import files, tokens
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Starlette would rather have a package that is not on every index yet
-from deployment.parties import TASK, task
+from deployment.parties import TASK, task, token_of
 
 
 def test_a_roster_knows_the_tokens_of_its_rounds_and_no_others(tmp_path):
@@ -27,15 +27,15 @@ def test_a_roster_knows_the_tokens_of_its_rounds_and_no_others(tmp_path):
         marks = roster.marks(number)
         places = {
             marks.find(
-                tokens.mark(tokens.token(m, task=TASK, round_number=number), digest=TASK.digest, round_number=number)
+                tokens.mark(token_of(m, task=TASK, round_number=number), digest=TASK.digest, round_number=number)
             )
             for m in members
         }
         assert places == set(range(20))
         for wrong in (
-            tokens.token(members[0], task=TASK, round_number=number + 1),
-            tokens.token(members[0], task=task(minimum=4), round_number=number),
-            tokens.token(secrets.token_bytes(32), task=TASK, round_number=number),
+            token_of(members[0], task=TASK, round_number=number + 1),
+            token_of(members[0], task=task(minimum=4), round_number=number),
+            token_of(secrets.token_bytes(32), task=TASK, round_number=number),
             marks[0],
         ):
             assert marks.find(tokens.mark(wrong, digest=TASK.digest, round_number=number)) is None
@@ -49,7 +49,7 @@ def test_a_roster_says_nothing_about_who_is_who(tmp_path):
     places = np.array(
         [
             [
-                marks.find(tokens.mark(tokens.token(m, task=TASK, round_number=r), digest=TASK.digest, round_number=r))
+                marks.find(tokens.mark(token_of(m, task=TASK, round_number=r), digest=TASK.digest, round_number=r))
                 for m in members
             ]
             for r, marks in ((r, roster.marks(r)) for r in range(1, 41))
@@ -69,7 +69,7 @@ def test_a_later_roster_adds_nodes_and_keeps_the_others(tmp_path):
         path.unlink()
     path, new = tokens.enrol_nodes(home, task=TASK, nodes=7, first=3, last=4)
     assert [p.name for p in new] == ["000006.secret", "000007.secret"]
-    token = tokens.token(kept, task=TASK, round_number=3)
+    token = token_of(kept, task=TASK, round_number=3)
     assert tokens.Roster.read(path).marks(3).find(tokens.mark(token, digest=TASK.digest, round_number=3)) is not None
     with pytest.raises(ValueError, match="must not exist yet"):
         tokens.enrol_nodes(home, task=TASK, nodes=7, first=3, last=4)

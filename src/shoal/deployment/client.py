@@ -28,7 +28,6 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -139,11 +138,11 @@ def _round_answer(message: Message, context: Context, call_next: App, node: Node
         # Training, noise and coin in this order whatever the coin says, so that time does not tell who checked in.
         noisy = NOISE_SOURCES[task.noise](update, task.clip * task.sigma)
         heads = secrets.randbits(COIN_BITS) < task.rate * 2**COIN_BITS
-        token = tokens.token(state.secret, task=task, round_number=round_number)
+        token = tokens.token(state.secret_of(round_number), task=task, round_number=round_number)
         key = node.key(round_number)
         answer = seal(noisy if heads else None, task=task, round_number=round_number, key=key, token=token)
         # Written down before it is sent: after a crash the round counts as answered, with this answer.
-        replace(state, last=round_number, answer=answer).write(path)
+        state.answered(round_number, answer).write(path)
     return answer
 
 

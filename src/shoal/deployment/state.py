@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from shoal.deployment import files, tokens
@@ -14,13 +14,22 @@ from shoal.errors import DataError
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """The node's secret, the number of rounds that it may answer, and its last answer."""
+    """The node's secret of the round after the last one, the number of rounds that it may answer, its last answer."""
 
     label: str
     secret: bytes
     rounds: int
     last: int = 0
     answer: bytes = b""
+
+    def secret_of(self, round_number: int) -> bytes:
+        """The node's secret of a round after the last one."""
+        return tokens.later_secret(self.secret, rounds=round_number - self.last - 1)
+
+    def answered(self, round_number: int, answer: bytes) -> State:
+        """The state after a round, without the secrets of this round and those before."""
+        secret = self.secret_of(round_number + 1)
+        return replace(self, secret=secret, last=round_number, answer=answer)
 
     def write(self, path: Path) -> None:
         """Write the state so that a crash leaves the old one or the new one."""
@@ -79,8 +88,10 @@ def join_task(node: Node, *, member: int | str | None = None, source: Path | Non
     path = node.state_path(member)
     secret_path = node.secret if source is None else source
     if path.exists():
-        if secret_path.exists() and State.read(path, node).secret == tokens.read_secret(secret_path):
-            _forget(secret_path)  # a crash came between the two
+        if secret_path.exists():
+            state = State.read(path, node)
+            if state.secret == tokens.later_secret(tokens.read_secret(secret_path), rounds=state.last):
+                _forget(secret_path)  # a crash came between the two
         raise DataError(f"{path} exists: this node has joined already")
     secret = tokens.read_secret(secret_path)
     # Derived from the node's own budget, never taken from the analyst: a node trusts nobody with its epsilon.

@@ -3,8 +3,12 @@
 At enrolment a third party, the **registrar** (`shoal flower enrol`), gives every node a secret of 32 bytes. The
 token of a node in a round is derived from it:
 
-    token = HMAC-SHA256(secret, "shoal token 2" | digest of the task | round), 16 bytes
-    mark  = SHA-256("shoal mark 2" | digest of the task | round | token),      16 bytes
+    token       = HMAC-SHA256(secret, "shoal token 3" | digest of the task | round), 16 bytes
+    mark        = SHA-256("shoal mark 3" | digest of the task | round | token),      16 bytes
+    next secret = HMAC-SHA256(secret, "shoal ratchet 3"),                            32 bytes
+
+The secret that the registrar hands out is that of round 1; each round has the next one. A node forgets the secrets of
+the rounds that it has answered, so that who gets hold of it cannot tell which of the tokens before were its own.
 
 The analyst is given the **roster**: for each round the marks of all nodes, sorted. Whoever holds the roster can
 check a token and cannot make one; the sorted marks of a round say neither whose they are nor which of them
@@ -39,14 +43,14 @@ MARK_BYTES = 16
 """Of a hash: enough that no two of a billion nodes share a mark by chance."""
 
 REGISTRAR, SECRETS = "registrar.json", "secrets"
-ROSTER_FORMAT = "shoal roster 2"
+ROSTER_FORMAT = "shoal roster 3"
 
 
 def token(secret: bytes, *, task: Task, round_number: int) -> bytes:
     """The token of a node in a round.
 
     Args:
-        secret: the node's secret.
+        secret: the node's secret of this round.
         task: the task.
         round_number: the round.
 
@@ -54,6 +58,21 @@ def token(secret: bytes, *, task: Task, round_number: int) -> bytes:
         16 bytes.
     """
     return hmac.digest(secret, _token_head(task.digest, round_number), "sha256")[:TOKEN_BYTES]
+
+
+def later_secret(secret: bytes, *, rounds: int) -> bytes:
+    """The secret of a later round.
+
+    Args:
+        secret: the secret of a round.
+        rounds: how many rounds later.
+
+    Returns:
+        32 bytes, from which the earlier secret cannot be computed.
+    """
+    for _ in range(rounds):
+        secret = hmac.digest(secret, b"shoal ratchet 3", "sha256")
+    return secret
 
 
 def mark(value: bytes, *, digest: bytes, round_number: int) -> bytes:
@@ -67,7 +86,7 @@ def mark(value: bytes, *, digest: bytes, round_number: int) -> bytes:
     Returns:
         16 bytes.
     """
-    head = b"shoal mark 2" + digest + round_number.to_bytes(8, "big")
+    head = b"shoal mark 3" + digest + round_number.to_bytes(8, "big")
     return hashlib.sha256(head + value).digest()[:MARK_BYTES]
 
 
@@ -75,7 +94,7 @@ def marks(members: Sequence[bytes], *, task: Task, round_number: int) -> list[by
     """The marks of a round, sorted, so that their order says nothing.
 
     Args:
-        members: the secrets of all nodes.
+        members: the secrets of all nodes in this round.
         task: the task.
         round_number: the round.
 
@@ -90,7 +109,7 @@ def marks(members: Sequence[bytes], *, task: Task, round_number: int) -> list[by
 
 
 def _token_head(digest: bytes, round_number: int) -> bytes:
-    return b"shoal token 2" + digest + round_number.to_bytes(8, "big")
+    return b"shoal token 3" + digest + round_number.to_bytes(8, "big")
 
 
 def secret_text(secret: bytes) -> str:
@@ -153,8 +172,10 @@ def enrol_nodes(folder: Path, *, task: Task, nodes: int, first: int, last: int) 
 
     def pieces() -> Iterator[bytes]:
         yield json.dumps(head).encode() + b"\n"
+        present = [later_secret(member, rounds=start - 1) for member in members]
         for round_number in range(start, end + 1):
-            yield b"".join(marks(members, task=task, round_number=round_number))
+            yield b"".join(marks(present, task=task, round_number=round_number))
+            present = [later_secret(member, rounds=1) for member in present]
 
     # The roster first: nodes that are remembered as enrolled must be in a roster.
     files.replace(roster, pieces())
