@@ -15,6 +15,7 @@ if not OLD:
     from flwr.supercore.task_identity import TaskIdentity
 
     from deployment.parties import Desk, TestClient, settle, setup
+    from shoal.deployment import client
     from shoal.deployment.analyst.service import analyst_app
 
 
@@ -29,6 +30,12 @@ def inside_a_flower_process(monkeypatch):
 def forgetful_disk(monkeypatch):
     """Hundreds of files, none of which must last."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
+@pytest.fixture
+def in_one_process(monkeypatch):
+    """Hundreds of trainings that harm nobody: a process for each would take its time."""
+    monkeypatch.setattr(client, "vector_apart", lambda train, **_: train())
 
 
 @pytest.fixture

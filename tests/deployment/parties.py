@@ -1,6 +1,7 @@
 """Registrar, nodes, shuffler and analyst of the tests: each alone and all in one process."""
 
 import json
+import mmap
 import secrets
 import warnings
 
@@ -95,7 +96,16 @@ class Desk:
         self.context = Context(
             run_id=1, node_id=77, node_config={"shoal": str(self.path)}, state=RecordDict(), run_config={}
         )
-        self.trained = 0
+        self._trained = mmap.mmap(-1, 1)  # shared with the process in which a training runs
+
+    @property
+    def trained(self):
+        """How often the app was called."""
+        return self._trained[0]
+
+    @trained.setter
+    def trained(self, count):
+        self._trained[0] = count
 
     def ask(self, number, *, update=0.0, app=None, kind="train", size=12, signature=None, **config):
         signature = signed(self, number, size=size) if signature is None else signature

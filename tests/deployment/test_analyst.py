@@ -27,7 +27,20 @@ from shoal.deployment.task import counted_users
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Starlette would rather have a package that is not on every index yet
-from deployment.parties import TASK, TOKEN, Desk, batch, close_round, opened, sealed_by, settle, setup, task, token_of, vectors
+from deployment.parties import (
+    TASK,
+    TOKEN,
+    Desk,
+    batch,
+    close_round,
+    opened,
+    sealed_by,
+    settle,
+    setup,
+    task,
+    token_of,
+    vectors,
+)
 
 
 @pytest.mark.parametrize("step", [1, 112, 113, 114, 10**6])

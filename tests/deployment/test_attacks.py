@@ -1,10 +1,17 @@
 """Attacks by each of the parties: what they tried once with success."""
 
 import base64
+import ctypes
 import dataclasses
+import faulthandler
 import hashlib
 import json
 import os
+import pathlib
+import resource
+import signal
+import sys
+import threading
 import warnings
 
 import numpy as np
@@ -22,6 +29,7 @@ from shoal.deployment import keys, tokens
 from shoal.deployment.analyst import Analyst
 from shoal.deployment.analyst.ledger import RoundLine
 from shoal.deployment.analyst.models import model_bytes, model_digest
+from shoal.deployment.apart import vector_apart
 from shoal.deployment.client import sealed_reports
 from shoal.deployment.errors import AnalystError
 from shoal.deployment.node import Node
@@ -494,3 +502,101 @@ def test_a_stolen_state_does_not_tell_which_tokens_were_the_nodes(tmp_path, home
     assert first.hex().encode() not in desk.node.state_path(None).read_bytes()
     # And the rounds that follow count, also after a round that the node missed.
     assert shown[2] == token_of(first, task=TASK, round_number=4)
+
+
+# ------------------------------------------------------------ trainings that end more than themselves
+
+
+def crash_segfault():
+    ctypes.string_at(0)
+
+
+def crash_exit():
+    os._exit(0)
+
+
+def crash_killed():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def crash_abort():
+    os.abort()
+
+
+def crash_memory():
+    resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+    hoard = [bytearray(1 << 29) for _ in range(9)]
+    raise AssertionError(len(hoard))
+
+
+def crash_recursion():
+    sys.setrecursionlimit(10**9)
+    code = "f = lambda: f()\nf()"
+    exec(code, {})
+
+
+def crash_never():
+    while True:
+        threading.Event().wait(1.0)
+
+
+def crash_threads():
+    threading.Thread(target=crash_never).start()
+    sys.exit("with a thread left over")
+
+
+CRASHES = [
+    crash_segfault,
+    crash_exit,
+    crash_killed,
+    crash_abort,
+    crash_memory,
+    crash_recursion,
+    crash_never,
+    crash_threads,
+]
+
+
+@pytest.mark.filterwarnings("ignore::shoal.AccuracyWarning")
+@pytest.mark.parametrize("crash", CRASHES, ids=lambda crash: crash.__name__)
+def test_a_training_that_ends_its_process_is_the_zero_update(tmp_path, crash):
+    """The node answers as ever: who counts the nodes that answer learns nothing about their data."""
+    desk = Desk(tmp_path, terms=task(rate=1.0, sigma=1e-2, epsilon=1e6), rounds=2, limit=0.5)
+
+    def app(message, context):
+        faulthandler.disable()
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        crash()
+
+    assert np.abs(desk.opened(1, app=app)).max() < 0.1
+    assert np.abs(desk.opened(2, update=9.0) - 1 / np.sqrt(12)).max() < 0.1  # and the next round is as any other
+
+
+def test_a_node_that_is_killed_takes_its_training_with_it(tmp_path):
+    """Otherwise the training holds the node's lock, and the node that is started again waits for it."""
+    desk = Desk(tmp_path)
+    reading, writing = os.pipe()
+
+    def app(message, context):
+        os.write(writing, b"%d\n" % os.getpid())
+        crash_never()
+
+    node = os.fork()
+    if node == 0:
+        desk.ask(1, app=app)
+        os._exit(0)
+    training = int(os.read(reading, 20))
+    os.kill(node, signal.SIGKILL)
+    os.waitpid(node, 0)
+    assert desk.sealed(1)  # waits for the lock, which nobody has
+    while pathlib.Path(f"/proc/{training}").exists():  # until it is gone
+        threading.Event().wait(0.01)
+    os.close(reading)
+    os.close(writing)
+
+
+def test_what_comes_back_from_a_training_is_one_vector():
+    assert vector_apart(lambda: np.ones(3), size=4, seconds=9.0) is None
+    huge = vector_apart(lambda: np.full(4, 1e300), size=4, seconds=9.0)
+    assert (huge == 1e300).all()
+    assert vector_apart(lambda: np.arange(4.0), size=4, seconds=0.0).tolist() == [0, 1, 2, 3]

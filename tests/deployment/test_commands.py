@@ -86,7 +86,7 @@ def test_the_numbers_of_the_how_to_are_those_of_its_commands(tmp_path, monkeypat
     (shown,) = re.findall(r"^```toml\n(keys.*?)^```", page, re.MULTILINE | re.DOTALL)
     shown, written = tomllib.loads(shown), tomllib.loads((tmp_path / "node.toml").read_text())
     assert list(shown) == list(written)
-    for name in ("epoch", "rounds", "secret", "pace", "task"):
+    for name in ("epoch", "rounds", "secret", "pace", "limit", "task"):
         assert shown[name] == written[name]
 
 

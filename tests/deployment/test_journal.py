@@ -15,7 +15,7 @@ with warnings.catch_warnings():
 from deployment.parties import TEMPLATE, LocalAnalyst, federation, shuffler
 
 
-@pytest.mark.usefixtures("forgetful_disk")
+@pytest.mark.usefixtures("forgetful_disk", "in_one_process")
 def test_the_order_is_a_uniform_permutation(tmp_path):
     journal = Journal(tmp_path / "journal")
     seen = collections.Counter()

@@ -2,6 +2,7 @@
 
 import collections
 import math
+import multiprocessing
 import os
 import secrets
 import sys
@@ -46,7 +47,7 @@ def test_the_noise_is_that_of_the_node_whatever_the_server_says(tmp_path):
     assert report.std() == pytest.approx(6.0, rel=0.1)
 
 
-@pytest.mark.usefixtures("forgetful_disk")
+@pytest.mark.usefixtures("forgetful_disk", "in_one_process")
 def test_the_coin_has_the_rate_of_the_task(tmp_path):
     desk = Desk(tmp_path, terms=task(rate=0.25, epsilon=1e6), rounds=200, epoch=200)
     heads = sum(desk.opened(r) is not None for r in range(1, 201))
@@ -190,7 +191,7 @@ def test_the_state_is_written_before_a_report_leaves(desk, monkeypatch):
 def test_messages_at_once_get_one_answer(tmp_path):
     """The mod is locked: whoever comes second waits, and finds the round answered."""
     desk = Desk(tmp_path)
-    entered, answers = threading.Event(), []
+    entered, answers = multiprocessing.get_context("fork").Event(), []
 
     def slow(message, context):
         entered.set()

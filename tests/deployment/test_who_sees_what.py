@@ -35,7 +35,7 @@ def everything(value, depth=0):
         yield repr(value).encode()
 
 
-@pytest.mark.usefixtures("forgetful_disk")
+@pytest.mark.usefixtures("forgetful_disk", "in_one_process")
 def test_the_shuffler_sees_nothing_that_opens_or_tells_who_checked_in(tmp_path, home):
     nodes = federation(tmp_path, home, 40)
     strategy = shuffler(tmp_path, LocalAnalyst(home))
@@ -67,7 +67,7 @@ def test_the_shuffler_sees_nothing_that_opens_or_tells_who_checked_in(tmp_path, 
     assert "reports" not in answers
 
 
-@pytest.mark.usefixtures("forgetful_disk")
+@pytest.mark.usefixtures("forgetful_disk", "in_one_process")
 def test_the_analyst_sees_and_stores_no_name_no_time_no_order(tmp_path, home):
     nodes = federation(tmp_path, home, 30)
     analyst = LocalAnalyst(home)

@@ -5,8 +5,9 @@
 The app trains as usual and returns its new arrays; the mod takes the difference to the arrays that were
 sent, clips it, adds noise and seals it, and drops everything else that the app returned. A node whose coin
 comes up tails does all the same work and then seals a dummy: neither the reply's length nor the time it
-takes (which Flower reports to the SuperLink) depends on the coin. A training that fails counts as the zero
-update, and only the node's own log says so: an error message would tell the server something about the data.
+takes (which Flower reports to the SuperLink) depends on the coin. A training that fails, ends its process or does not
+end counts as the zero update, and only the node's own log says so: an error message, or a node that does not answer,
+would tell the server something about the data. So a training runs in a process of its own (`apart`).
 
 **What a node protects itself from.** Everything that privacy depends on comes from the node's own file
 (`Node`), never from the server.
@@ -37,6 +38,7 @@ from flwr.app import ConfigRecord, Context, Error, Message, MessageType, RecordD
 
 from shoal.bounds.numeric import FloatArray
 from shoal.deployment import files, tokens
+from shoal.deployment.apart import vector_apart
 from shoal.deployment.errors import NodeError
 from shoal.deployment.log import LOG
 from shoal.deployment.node import (
@@ -134,7 +136,7 @@ def _round_answer(message: Message, context: Context, call_next: App, node: Node
         if round_number > allowed:
             raise NodeError(SPENT, f"round must be at most {allowed} on this node, got {round_number}")
         task = node.task
-        update = _trained_update(message, context, call_next, arrays, task)
+        update = _update(functools.partial(_trained_update, message, context, call_next, arrays, task), node)
         # Training, noise and coin in this order whatever the coin says, so that time does not tell who checked in.
         noisy = NOISE_SOURCES[task.noise](update, task.clip * task.sigma)
         heads = secrets.randbits(COIN_BITS) < task.rate * 2**COIN_BITS
@@ -211,6 +213,15 @@ def _read_node(path: str) -> Node:
     if node.task.noise == SIMULATION:
         LOG.warning("noise comes from numpy's generator: for simulation only, it protects nobody")
     return node
+
+
+def _update(train: Callable[[], FloatArray], node: Node) -> FloatArray:
+    """The clipped update; zero if the training ends its process, or does not end."""
+    task = node.task
+    if task.noise == SIMULATION:  # thousands of nodes in one process, and data that is nobody's
+        return train()
+    vector = vector_apart(train, size=task.dimension, seconds=node.limit)
+    return clip_update([np.zeros(task.dimension) if vector is None else vector], clip=task.clip)
 
 
 def _trained_update(message: Message, context: Context, call_next: App, arrays: list[Any], task: Task) -> FloatArray:

@@ -56,11 +56,12 @@ class Mailbox:
     _announced: dict[str, Announced] = field(default_factory=dict)
     _failures: collections.Counter[str] = field(default_factory=collections.Counter)
 
-    def pull(self, message_ids: Sequence[str]) -> Iterator[tuple[str, Message | None]]:
+    def pull(self, message_ids: Sequence[str], *, deadline: float) -> Iterator[tuple[str, Message | None]]:
         """The replies that have come, each under the message that it answers.
 
         Args:
             message_ids: the messages that have no reply yet.
+            deadline: the moment, by the monotonic clock, after which no more parts are fetched.
 
         Yields:
             The message, and its reply; None for a reply that was dropped.
@@ -69,6 +70,8 @@ class Mailbox:
         for start in range(0, len(waiting), REQUEST_MAX):
             yield from self._pull_some(waiting[start : start + REQUEST_MAX])
         for message_id in [m for m in message_ids if m in self._announced]:
+            if time.monotonic() > deadline:
+                return
             yield from self._fetched(message_id)
 
     def _pull_some(self, message_ids: Sequence[str]) -> Iterator[tuple[str, Message | None]]:

@@ -78,7 +78,7 @@ class Node:
     and `endorsement` its signature under all of this. `secret` names the file that the registrar made for this node,
     `state` the folder in which the node remembers what it has answered (in a file: both relative to the file's own
     folder). A reply leaves `pace` seconds after its message came, if training takes no longer: then its time says
-    nothing at all.
+    nothing at all. A training that is not over after `limit` seconds counts as the zero update.
     """
 
     task: Task
@@ -90,6 +90,7 @@ class Node:
     secret: Path
     state: Path
     pace: float = 0.0
+    limit: float = 3000.0
 
     def __post_init__(self) -> None:
         rounds = _validate.integer("rounds", self.rounds, minimum=1, maximum=ROUND_MAX)
@@ -97,6 +98,9 @@ class Node:
         pace = _validate.real("pace", self.pace)
         if pace < 0:
             raise InvalidInput(f"pace must be at least 0 seconds, got {pace}")
+        limit = _validate.real("limit", self.limit)
+        if limit < 0:
+            raise InvalidInput(f"limit must be at least 0 seconds (0 for no limit), got {limit}")
         if len(self.keys) * epoch < rounds:
             raise InvalidInput(f"keys must suffice for {rounds} rounds, {epoch} rounds each, got {len(self.keys)} keys")
         for key in self.keys:
@@ -106,6 +110,7 @@ class Node:
             "rounds": rounds,
             "epoch": epoch,
             "pace": pace,
+            "limit": limit,
             "secret": Path(self.secret),
             "state": Path(self.state),
         }
@@ -125,7 +130,7 @@ class Node:
         data = files.read_toml(path)
         task = data.pop("task", None)
         needed = {"keys", "epoch", "signer", "endorsement", "rounds", "secret", "state"}
-        if not isinstance(task, Mapping) or not needed <= set(data) <= needed | {"pace"}:
+        if not isinstance(task, Mapping) or not needed <= set(data) <= needed | {"pace", "limit"}:
             raise DataError(
                 f"{path} must have {', '.join(sorted(needed))} and a table [task], "
                 f"got {', '.join(sorted(data)) or 'nothing'}"
@@ -163,6 +168,7 @@ class Node:
             "secret": str(self.secret),
             "state": str(self.state),
             "pace": self.pace,
+            "limit": self.limit,
         }
         lines = [f"{k} = {_toml(v)}" for k, v in head.items()]
         return "\n".join([*lines, "", "[task]", *(f"{k} = {_toml(v)}" for k, v in asdict(self.task).items()), ""])

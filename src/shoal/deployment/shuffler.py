@@ -265,12 +265,10 @@ class Shuffler(Strategy):
         hurried = False
         while pending and time.monotonic() < deadline:
             answered, start = set(), time.monotonic()
-            for message_id, reply in mailbox.pull(pending):
+            for message_id, reply in mailbox.pull(pending, deadline=deadline):
                 answered.add(message_id)
                 if reply is not None:
                     yield reply
-                if time.monotonic() > deadline:
-                    break
             pending = [message_id for message_id in pending if message_id not in answered]
             if len(pending) <= spare and not hurried:
                 hurried, deadline = True, min(deadline, time.monotonic() + self.grace)
