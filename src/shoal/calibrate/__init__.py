@@ -1,0 +1,15 @@
+"""The least noise, the most rounds, the fewest users that meet a privacy target.
+
+    parameters.py   `sigma`, `rounds` and `users`
+    target.py       what is to be met, and where a search starts
+    searching.py    the searches, over real and over whole numbers
+
+Every function returns a value for which the *upper* bound on epsilon was computed and found to be at most the target:
+a search narrows a bracket whose safe end is always such a value. Brackets expand by themselves, so no starting point
+is needed; interpolation only chooses where to look next.
+"""
+
+from shoal.calibrate.parameters import rounds, sigma, users
+from shoal.calibrate.searching import Point
+
+__all__ = ["Point", "rounds", "sigma", "users"]
