@@ -202,7 +202,7 @@ def test_intervals_are_printed_outwards(spec):
 
 def test_public_names():
     assert set(shoal.__all__) <= set(dir(shoal)) | {"__version__"}
-    assert len(shoal.__all__) <= 24
+    assert len(shoal.__all__) <= 32
     for name in shoal.__all__:
         assert getattr(shoal, name) is not None
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
