@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from shoal.mechanisms import Mechanism as Mechanism
     from shoal.mechanisms import PoissonSampling as PoissonSampling
     from shoal.mechanisms import RandomAllocation as RandomAllocation
+    from shoal.mechanisms import SequentialShuffle as SequentialShuffle
     from shoal.mechanisms import Shuffle as Shuffle
     from shoal.mechanisms import ShuffledCheckIn as ShuffledCheckIn
     from shoal.mechanisms import ShuffledEpochs as ShuffledEpochs
@@ -60,6 +61,7 @@ _HOME = {
             "Mechanism",
             "PoissonSampling",
             "RandomAllocation",
+            "SequentialShuffle",
             "Shuffle",
             "ShuffledCheckIn",
             "ShuffledEpochs",

@@ -2,7 +2,8 @@
 
     base.py        `Mechanism`: its questions, and what a class says about itself
     parameter.py   `Parameter`: the name, domain, words, option and slider of a field, declared once
-    shuffled.py    users add the noise: `LocalGaussian`, `Shuffle`, `SubsampledShuffle`, `ShuffledCheckIn`
+    shuffled.py    users add the noise: `LocalGaussian`, `Shuffle`, `SequentialShuffle` ...
+    ordered.py     the rounds of an epoch in a secret order, for both
     central.py     a trusted server adds it: `BallsAndBins`, `PoissonSampling`, `FixedBatch`, `RandomAllocation` ...
     registry.py    `MECHANISMS`, the one list of them, and `from_dict`
 
@@ -58,7 +59,14 @@ from shoal.mechanisms.parameter import (
     parameters_of,
 )
 from shoal.mechanisms.registry import MECHANISMS, from_dict, labelled
-from shoal.mechanisms.shuffled import LocalGaussian, Shuffle, ShuffledCheckIn, ShuffledMechanism, SubsampledShuffle
+from shoal.mechanisms.shuffled import (
+    LocalGaussian,
+    SequentialShuffle,
+    Shuffle,
+    ShuffledCheckIn,
+    ShuffledMechanism,
+    SubsampledShuffle,
+)
 
 __all__ = [
     "COUNT",
@@ -81,6 +89,7 @@ __all__ = [
     "PoissonSampling",
     "RandomAllocation",
     "SamplingScheme",
+    "SequentialShuffle",
     "Shuffle",
     "ShuffledCheckIn",
     "ShuffledEpochs",

@@ -13,13 +13,14 @@ from shoal.errors import InvalidInput, InvalidType
 from shoal.mechanisms.base import Mechanism
 from shoal.mechanisms.central import BallsAndBins, FixedBatch, PoissonSampling, RandomAllocation, ShuffledEpochs
 from shoal.mechanisms.parameter import UNSET, parameters_of
-from shoal.mechanisms.shuffled import LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle
+from shoal.mechanisms.shuffled import LocalGaussian, SequentialShuffle, Shuffle, ShuffledCheckIn, SubsampledShuffle
 
 MECHANISMS: dict[str, type[Mechanism]] = {
     cls.__name__: cls
     for cls in (
         LocalGaussian,
         Shuffle,
+        SequentialShuffle,
         SubsampledShuffle,
         ShuffledCheckIn,
         BallsAndBins,
