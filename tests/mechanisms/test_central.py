@@ -374,11 +374,11 @@ def test_the_maximum_is_the_test_of_chua_et_al():
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_the_bad_news_about_shuffling(adjacency):
-    """Poisson accounting claims far less than the lower end of the bracket; the upper end is one use an epoch."""
+    """Poisson accounting claims far less than the lower end of the bracket; one use an epoch is never exceeded."""
     m = ShuffledEpochs(steps=1_000, sigma=0.6, epochs=5, adjacency=adjacency)
     eps = m.epsilon(delta=1e-6)
     report = LocalGaussian(sigma=0.6, adjacency=adjacency).epsilon(delta=1e-6, rounds=5)
-    assert eps.upper == pytest.approx(report.upper)
+    assert 0.9 * report.upper < eps.upper <= report.upper * (1.0 + 1e-9)
     assert m.claimed(delta=1e-6).upper < 0.5 * eps.lower
     again = PoissonSampling(rate=1e-3, sigma=0.6, adjacency=adjacency).epsilon(delta=1e-6, rounds=5_000)
     assert m.claimed(delta=1e-6) == again

@@ -1,4 +1,4 @@
-"""Makes answers.json: 340 answers over all mechanisms, methods and crowds, to the last digit.
+"""Makes answers.json: 350 answers over all mechanisms, methods and crowds, to the last digit.
 
     python tests/reference/make_answers.py > tests/reference/answers.json
 
@@ -42,6 +42,16 @@ def samplers(rng: random.Random) -> Iterator[shoal.Mechanism]:
         yield shoal.ShuffledEpochs(sigma=sigma, steps=steps, adjacency=adjacency)
 
 
+def ordered(rng: random.Random) -> Iterator[shoal.Mechanism]:
+    """A secret order of steps, whoever adds the noise."""
+    while True:
+        sigma, steps = round(10 ** rng.uniform(0.0, 0.9), 3), round(10 ** rng.uniform(0.5, 4.0))
+        adjacency, crowd = rng.choice(["zero-out", "replace"]), rng.choice(["identical", "any"])
+        epochs = rng.choice([1, 3])
+        yield shoal.SequentialShuffle(sigma=sigma, users=steps, adjacency=adjacency, crowd=crowd)
+        yield shoal.ShuffledEpochs(sigma=sigma, steps=steps, adjacency=adjacency, epochs=epochs, persistent=True)
+
+
 def asked(rng: random.Random, m: shoal.Mechanism) -> dict[str, Any]:
     kind = rng.choice(["epsilon", "epsilon", "epsilon by rdp", "delta", "rdp", "tradeoff", "advantage"])
     rounds = rng.choice([1, 1, 7, 100])
@@ -79,7 +89,7 @@ def answer(question: dict[str, Any]) -> list[float]:
 
 def main() -> None:
     questions = []
-    for seed, kinds, number in ((1, mechanisms, 300), (2, samplers, 40)):
+    for seed, kinds, number in ((1, mechanisms, 300), (2, samplers, 40), (3, ordered, 10)):
         rng = random.Random(seed)
         every = kinds(rng)
         questions += [asked(rng, next(every)) for _ in range(number)]
