@@ -249,7 +249,9 @@ def test_a_hundred_numbers_of_users_are_stated_together():
     said = a.statement(delta=1e-6)
     text = said.sentence()
     assert text.startswith("100 rounds together of check-in (users = 10,000 to 11,683, check-in rate = 0.1, σ = 5) are")
-    assert "100 different rounds are analysed as 6, with users counted down, which is never better." in text
+    assert (
+        "100 different rounds are analysed as 6, with users counted down, which is never better; the settings" in text
+    )
     assert said.to_dict()["note"] in text
     most = ShuffledCheckIn(users=11_683, rate=0.1, sigma=5.0).epsilon(delta=1e-6, rounds=100)
     fewest = ShuffledCheckIn(users=10_000, rate=0.1, sigma=5.0).epsilon(delta=1e-6, rounds=100)

@@ -305,3 +305,10 @@ def test_an_odometer_holds_where_the_run_stops_because_of_its_losses():
     stop = np.where(beyond.any(axis=1), beyond.argmax(axis=1), rounds - 1)
     mass = np.maximum(-np.expm1(np.array(claims)[stop] - losses[np.arange(len(stop)), stop]), 0.0)
     assert mass.mean() + 5.0 * mass.std() / math.sqrt(len(mass)) < delta
+
+
+def test_a_ledger_of_different_rounds_names_its_condition():
+    a = planned(IDEAL, 3)
+    assert "did not depend on what was published" not in a.statement(delta=1e-6).sentence()
+    a.compose(IDEAL.replace(users=900))
+    assert "the settings of the rounds did not depend on what was published" in a.statement(delta=1e-6).sentence()

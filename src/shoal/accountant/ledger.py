@@ -36,6 +36,9 @@ STATE_VERSION = 1
 _COLUMNS = ("rounds", "mechanism", "settings", "adjacency and crowd")
 """The columns of a ledger in a notebook."""
 
+_FIXED_SETTINGS = "the settings of the rounds did not depend on what was published"
+"""Under this condition rounds of different settings compose tightly; a `Filter` does without it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
@@ -48,7 +51,9 @@ class Entry:
 class Accountant:
     """Adds up the privacy of rounds of different mechanisms.
 
-    All rounds must concern the same people and have the same adjacency. Questions never change the accountant.
+    All rounds must concern the same people and have the same adjacency. Vectors may depend on everything published;
+    settings and number of rounds may not: what is chosen along the way is counted by a `Filter` or an `Odometer`.
+    Questions never change the accountant.
     `compose` checks everything before it changes anything, and returns the accountant.
 
     >>> from shoal import Shuffle, ShuffledCheckIn
@@ -217,7 +222,7 @@ class Accountant:
             assumption=distinct(m.assumption for m in mechanisms),
             protocol=distinct(m.protocol for m in mechanisms),
             trust=distinct(m.trust for m in mechanisms),
-            note=self.merging_note(),
+            note=distinct(part for part in (self.merging_note(), self.settings_note()) if part),
         )
 
     def merging_note(self) -> str:
@@ -230,6 +235,10 @@ class Accountant:
             f"{len(self._counts):,} different rounds are analysed as {len(classes):,}, with users counted down"
             f"{' and samples up' if is_sampled else ''}, which is never better"
         )
+
+    def settings_note(self) -> str:
+        """A sentence part on what rounds of different settings rest on; empty if all are alike."""
+        return _FIXED_SETTINGS if len(self._counts) > 1 else ""
 
     def rdp(self, orders: Any, *, direction: certify.DirectionChoice = "worse") -> FloatArray:
         """The Rényi DP of all rounds so far, at each order.

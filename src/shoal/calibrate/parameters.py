@@ -97,6 +97,9 @@ def rounds(
 ) -> int:
     """The largest number of rounds that meets the target, 10^12 at most.
 
+    The answer is tight: it holds if neither these rounds nor those before were chosen from what was published.
+    `shoal.Filter` is for rounds that are.
+
     Args:
         mechanism: What is run in each round.
         epsilon: The target.

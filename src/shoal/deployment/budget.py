@@ -20,6 +20,10 @@ from shoal.mechanisms import Mechanism
 class BudgetAccountant:
     """An accountant that says beforehand whether one more round would exceed the budget.
 
+    It composes tightly, which holds for rounds whose settings, number and counts of users do not depend on what was
+    published. For rounds that are chosen along the way use `shoal.Filter`; where counts of users may depend on it,
+    enter the minimum that was promised.
+
     >>> from shoal import ShuffledCheckIn
     >>> accountant = BudgetAccountant(target_delta=1e-5, max_epsilon=1.0)
     >>> m = ShuffledCheckIn(users=1_000, rate=0.1, sigma=2.0, crowd="identical")
@@ -62,6 +66,8 @@ class BudgetAccountant:
 
     def would_exceed(self, event: Mechanism, max_epsilon: float | None = None, count: int = 1) -> bool:
         """Whether epsilon at `target_delta` would be above the limit after more rounds; enters nothing.
+
+        It compares a tight epsilon with the limit, and is no filter: events must not be chosen from what was published.
 
         Args:
             event: the mechanism of these rounds.

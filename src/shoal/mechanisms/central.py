@@ -3,7 +3,7 @@
 In each of these a record contributes a vector of norm at most C (a clipped gradient) to the steps whose batch it is
 in, and the public sees every noisy sum, `sum + N(0, (C sigma)^2 I)`. What differs is how batches are drawn, and that
 changes the privacy, also where the batches look alike (`docs/howto/dp-sgd.md`). Gradients may depend on all that was
-published before: every number holds for adaptive steps.
+published before, settings (rate, sigma, number of steps) may not: those are fixed, or a `shoal.Filter` counts.
 
 The two adjacencies are those of `shoal.mechanisms`, of one record: its vector becomes zero wherever it is used, or any
 other. Where the sampling does not show how many records there are (Poisson sampling, allocation), zero-out is the same
