@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import shoal
 from shoal import _moved
 
 OLD_PATHS = {
@@ -74,3 +75,21 @@ def test_an_old_path_does_not_change_the_new_package():
 
     assert plan is training.plan
     assert Plan is training.Plan
+
+
+@pytest.mark.parametrize(("old", "new"), _moved.RENAMED.items(), ids=list(_moved.RENAMED))
+def test_an_old_name_is_the_new_object(old, new):
+    module, _, name = old.rpartition(".")
+    home, _, attribute = new.rpartition(".")
+    with pytest.warns(DeprecationWarning, match=rf"{old} has a new name: use {new}") as caught:
+        value = getattr(importlib.import_module(module), name)
+    assert value is getattr(importlib.import_module(home), attribute)
+    assert caught[0].filename == __file__
+
+
+def test_an_old_call_still_answers():
+    m = shoal.LocalGaussian(sigma=2.0)
+    answer = m.epsilon(delta=1e-5, rounds=3)
+    with pytest.warns(DeprecationWarning, match=r"Mechanism\.stated\(\.\.\.\) will go"):
+        statement = m.stated("epsilon", 1e-5, answer, 3)
+    assert statement == m.statement(delta=1e-5, rounds=3)

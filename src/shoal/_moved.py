@@ -42,10 +42,18 @@ RENAMED = {
     "shoal.query.UnreachableError": "shoal.errors.Unreachable",
     "shoal.query.Statement": "shoal.statement.Statement",
     "shoal.query.Rounds": "shoal.statement.Rounds",
-    "shoal.interval.outwards": "shoal.formatting.outwards",
+    "shoal.mechanisms.ADVANTAGE": "shoal.query.ADVANTAGE",
+    "shoal.mechanisms.DELTA": "shoal.query.DELTA",
+    "shoal.mechanisms.EPSILON": "shoal.query.EPSILON",
+    "shoal.mechanisms.POWER": "shoal.query.POWER",
+    "shoal.mechanisms.AccuracyWarning": "shoal.query.AccuracyWarning",
+    "shoal.mechanisms.Answer": "shoal.query.Answer",
+    "shoal.mechanisms.Bounds": "shoal.query.Bounds",
+    "shoal.mechanisms.Method": "shoal.query.Method",
+    "shoal.mechanisms.Question": "shoal.query.Question",
+    "shoal.mechanisms.Settings": "shoal.query.Options",
     "shoal.interval.rounded": "shoal.formatting.rounded",
     "shoal.interval.short": "shoal.formatting.short",
-    "shoal.audit.Progress": "shoal.progress.Progress",
 }
 """The old name of each object that was renamed or moved by itself, and the new one."""
 

@@ -38,6 +38,9 @@ Every number covers both directions, D(P||Q) and D(Q||P). `users` counts those w
 no noise hides nobody, and is not counted.
 """
 
+from typing import Any
+
+from shoal import _moved
 from shoal.mechanisms.base import MOVE, Adjacency, Crowd, Mechanism, NoiseBy, SamplingScheme, bounds
 from shoal.mechanisms.central import (
     BallsAndBins,
@@ -101,3 +104,8 @@ __all__ = [
     "labelled",
     "parameters_of",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """An object under its old name."""
+    return _moved.old_attribute(__name__, name)
