@@ -15,6 +15,7 @@ from helpers import ROOT
 from shoal import mechanisms
 from shoal.cli.app import app
 from shoal.mechanisms import MECHANISMS, Mechanism, Parameter, from_dict, labelled, parameters_of
+from shoal.mechanisms.parameter import UNSET
 
 ALL = list(MECHANISMS.values())
 BAD = {"whole": [0, 2.5, "x"], "real": [0.0, -1.0, "x"], "flag": [1, "yes"], "choice": ["nothing", 3]}
@@ -73,9 +74,13 @@ def test_its_parameters_are_complete(cls):
 def test_it_goes_through_data(cls):
     m = example(cls)
     assert from_dict(json.loads(json.dumps(m.to_dict()))) == m
-    for field in dataclasses.fields(cls):
+    for parameter in parameters_of(cls):
+        data = {name: value for name, value in m.to_dict().items() if name != parameter.name}
+        if parameter.absent is not UNSET:
+            assert getattr(from_dict(data), parameter.name) == parameter.absent
+            continue
         with pytest.raises(ValueError, match=f"{cls.__name__} must have the fields"):
-            from_dict({name: value for name, value in m.to_dict().items() if name != field.name})
+            from_dict(data)
 
 
 @pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
