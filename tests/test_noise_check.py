@@ -73,7 +73,7 @@ def test_flower_itself_adds_that_noise(monkeypatch):
 def test_a_sensitivity_that_is_too_small_is_said():
     found = noise_check.flower(clipping_norm=1.0, sensitivity=1.0, epsilon=1.0, delta=1e-5)
     assert found.rows[1].epsilon.lower > found.promised
-    assert "Two clipped vectors can be 2 apart; the sensitivity that was given is 1." in found.sentence()
+    assert "Two clipped vectors can be 2 apart; the sensitivity was set to 1." in found.sentence()
 
 
 def test_behind_a_shuffler():
@@ -104,7 +104,7 @@ def test_no_noise_is_no_guarantee():
         noise_check.nvflare_percentile(),
     ):
         assert all(row.epsilon.upper == math.inf for row in found.rows)
-        assert "no guarantee" in found.sentence()
+        assert "no guarantee" in found.sentence() and "adds no noise" in found.sentence()
         assert found.to_dict()["rows"][0]["epsilon"]["upper"] is None
 
 

@@ -19,16 +19,18 @@ DISTRIBUTION = "shoal-dp"
 """The name on the package index, where shoal alone is another project's."""
 
 
-def missing(what: str, extra: str, module: str | None, also: str = "") -> MissingExtra:
+def missing(sentence: str, extra: str, module: str | None, also: str = "") -> MissingExtra:
     """The error, in one sentence that names the extra."""
-    return MissingExtra(f"{what} ({module} was not found{also}): pip install '{DISTRIBUTION}[{extra}]'", name=module)
+    return MissingExtra(
+        f"{sentence} ({module} was not found{also}): pip install '{DISTRIBUTION}[{extra}]'", name=module
+    )
 
 
-def need(what: str, extra: str, *modules: str, also: str = "") -> None:
+def need(sentence: str, extra: str, *modules: str, also: str = "") -> None:
     """Refuse unless all modules can be imported; none of them is."""
     for name in modules:
         if importlib.util.find_spec(name) is None:
-            raise missing(what, extra, name, also)
+            raise missing(sentence, extra, name, also)
 
 
 def integration(name: str) -> Any:

@@ -15,12 +15,12 @@ def private(path: Path) -> IO[bytes]:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
-def replace(path: Path, pieces: Iterable[bytes], *, alone: bool = True) -> None:
+def replace(path: Path, pieces: Iterable[bytes], *, only_writer: bool = True) -> None:
     """Write `path`, for its owner alone, so that a crash leaves the old file or the new one, never a part of it.
 
-    `alone`: no other process writes this file, so that a draft that a crash left is overwritten the next time.
+    `only_writer`: no other process writes this file, so that a draft that a crash left is overwritten the next time.
     """
-    draft = path.with_name(f"{path.name}.draft" if alone else f".{path.name}.{secrets.token_hex(8)}")
+    draft = path.with_name(f"{path.name}.draft" if only_writer else f".{path.name}.{secrets.token_hex(8)}")
     # `private` refuses a file that exists: what a crash left goes first.
     draft.unlink(missing_ok=True)
     try:

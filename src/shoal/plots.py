@@ -22,24 +22,24 @@ _STYLE = {"font.size": 11, "axes.spines.top": False, "axes.spines.right": False}
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One curve: a label, x, upper bounds, and lower bounds where they are known; or means, and their spread."""
+    """One curve: a label, x, and upper and lower bounds; or means and their spread."""
 
     label: str
     x: Sequence[float]
     upper: Sequence[float]
     lower: Sequence[float] | None = None
     top: Sequence[float] | None = None
-    """Where the band ends above, if not on the line."""
+    """The upper edge of the band, if it is not the line."""
 
     marks: bool = False
     """Whether each point gets a mark, as few points should."""
     look: int | None = None
-    """Which colour and dashes; by default those of its place. Panels show the same thing in the same way."""
+    """The number of its colour and dashes; by default its place. The panels of a picture share them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One pair of axes. Those named in `logarithmic` are so where the values allow it."""
+    """One pair of axes; those named in `logarithmic` are logarithmic if the values are positive."""
 
     lines: Sequence[Line]
     title: str
@@ -47,13 +47,23 @@ class Panel:
     ylabel: str
     logarithmic: str = "xy"
     floor: float | None = None
-    """Values of y below it are not drawn: nothing is known of them."""
+    """Values of y below it are not drawn: they are not resolved."""
 
 
 def band(label: str, x: Sequence[float], brackets: Iterable[Interval], *, marks: bool = False) -> Line:
-    """The line of certified brackets; no band where nothing is known from below."""
-    every = list(brackets)
-    upper, lower = [b.upper for b in every], [b.lower for b in every]
+    """The line of certified intervals, with a band if some lower end is positive.
+
+    Args:
+        label: The name of the line.
+        x: The places.
+        brackets: The interval at each place.
+        marks: Whether each point gets a mark.
+
+    Returns:
+        The line.
+    """
+    intervals = list(brackets)
+    upper, lower = [b.upper for b in intervals], [b.lower for b in intervals]
     return Line(label=label, x=x, upper=upper, lower=lower if any(lower) else None, marks=marks)
 
 
@@ -68,24 +78,54 @@ def draw(
     floor: float | None = None,
     note: str = "",
 ) -> Path:
-    """Write a picture of the lines (PNG, SVG or PDF by the file's ending) and return its path."""
+    """Write a picture of lines on one pair of axes.
+
+    Args:
+        lines: The lines.
+        path: The file, whose ending chooses PNG, SVG or PDF.
+        title: The title.
+        xlabel: The label of the horizontal axis.
+        ylabel: The label of the vertical axis.
+        logarithmic: The axes that are logarithmic: "", "x", "y" or "xy".
+        floor: Values below it are not drawn.
+        note: The text below.
+
+    Returns:
+        The file.
+
+    Raises:
+        InvalidInput: If the ending is another one.
+        MissingExtra: If matplotlib is not installed.
+    """
     panel = Panel(lines=lines, title=title, xlabel=xlabel, ylabel=ylabel, logarithmic=logarithmic, floor=floor)
     return draw_panels([panel], path, note=note)
 
 
 def draw_panels(panels: Sequence[Panel], path: str | Path, *, note: str = "") -> Path:
-    """Write a picture with the panels side by side; under it the note, and what a band means where there is one.
+    """Write a picture with the panels side by side, and a note below.
 
-    Lines are named at their ends where they end together, otherwise in a legend. Lines that nobody could tell
-    apart are drawn as one, with both names.
+    Lines that end at the same x are named there, others in a legend. Lines that would cover each other are drawn as
+    one, with both names. A picture with a band explains it below.
+
+    Args:
+        panels: The panels, from left to right.
+        path: The file, whose ending chooses PNG, SVG or PDF.
+        note: The text below.
+
+    Returns:
+        The file.
+
+    Raises:
+        InvalidInput: If the ending is another one.
+        MissingExtra: If matplotlib is not installed.
     """
     target, plt = check(path), _pyplot()
     with plt.rc_context(_STYLE):
-        figure, every = plt.subplots(1, len(panels), figsize=(8.2 if len(panels) == 1 else 6.4 * len(panels), 4.8),
-                                     layout="constrained", squeeze=False)  # fmt: skip
+        width = 8.2 if len(panels) == 1 else 6.4 * len(panels)
+        figure, grid = plt.subplots(1, len(panels), figsize=(width, 4.8), layout="constrained", squeeze=False)
         notes = [note] if note else []
-        for axes, panel in zip(every[0], panels, strict=True):
-            # Names at the ends need room on the right, a legend hides what is under it: ends where they can be had.
+        for axes, panel in zip(grid[0], panels, strict=True):
+            # A legend hides what is under it, so names stand at the ends wherever all lines end together.
             lines = _merged(_above(panel))
             named = _end_together(lines)
             for i, line in enumerate(lines):
@@ -104,7 +144,7 @@ def draw_panels(panels: Sequence[Panel], path: str | Path, *, note: str = "") ->
         if notes:
             figure.supxlabel("\n".join(notes), fontsize=9, color="#444444")
         figure.canvas.draw()  # the layout first: labels are spread in its units
-        for axes, panel in zip(every[0], panels, strict=True):
+        for axes, panel in zip(grid[0], panels, strict=True):
             lines = _merged(_above(panel))
             if _end_together(lines):
                 _name_ends(axes, lines)
@@ -120,14 +160,14 @@ def _above(panel: Panel) -> list[Line]:
     """The lines without what is below the floor."""
     if panel.floor is None:
         return list(panel.lines)
-    found = []
+    lines = []
     for line in panel.lines:
-        kept = [i for i, y in enumerate(line.upper) if y >= panel.floor]
-        lower = None if line.lower is None else [max(line.lower[i], panel.floor) for i in kept]
-        if kept:
-            x, upper = [line.x[i] for i in kept], [line.upper[i] for i in kept]
-            found.append(replace(line, x=x, upper=upper, lower=lower))
-    return found
+        shown = [i for i, y in enumerate(line.upper) if y >= panel.floor]
+        lower = None if line.lower is None else [max(line.lower[i], panel.floor) for i in shown]
+        if shown:
+            x, upper = [line.x[i] for i in shown], [line.upper[i] for i in shown]
+            lines.append(replace(line, x=x, upper=upper, lower=lower))
+    return lines
 
 
 def _has_band(line: Line) -> bool:
@@ -144,17 +184,17 @@ def _merged(lines: Sequence[Line]) -> list[Line]:
     """Lines that run within a three-hundredth of the height of each other become one."""
     values = [y for line in lines for y in line.upper if 0.0 < y < math.inf]
     height = math.log(max(values) / min(values)) if values and min(values) < max(values) else 1.0
-    found: list[Line] = []
+    merged: list[Line] = []
     for line in lines:
-        for i, other in enumerate(found):
-            pairs = list(zip(line.upper, other.upper, strict=False))
-            same = list(line.x) == list(other.x) and len(line.x) > 1 and all(a > 0.0 and b > 0.0 for a, b in pairs)
+        for i, earlier in enumerate(merged):
+            pairs = list(zip(line.upper, earlier.upper, strict=False))
+            same = list(line.x) == list(earlier.x) and len(line.x) > 1 and all(a > 0.0 and b > 0.0 for a, b in pairs)
             if same and max(abs(math.log(a / b)) for a, b in pairs) < height / 300.0:
-                found[i] = replace(other, label=f"{other.label}\n≈ {line.label}")
+                merged[i] = replace(earlier, label=f"{earlier.label}\n≈ {line.label}")
                 break
         else:
-            found.append(line)
-    return found
+            merged.append(line)
+    return merged
 
 
 def _end_together(lines: Sequence[Line]) -> bool:
@@ -180,14 +220,14 @@ def _curve(axes: Any, line: Line, i: int) -> None:
 
 
 def _name_ends(axes: Any, lines: Sequence[Line]) -> None:
-    """Each line's name to the right of its end, apart from the others, with a thin line between the two."""
+    """Write each line's name to the right of its end, joined to it by a thin line; names never overlap."""
     height = axes.bbox.height
     lowest, highest = axes.bbox.y0, axes.bbox.y1
     ends = []
     for i, line in enumerate(lines):
-        last = max(range(len(line.x)), key=lambda k, line=line: line.x[k])  # type: ignore[misc]
-        place = axes.transData.transform((line.x[last], line.upper[last]))
-        ends.append((float(min(max(place[1], lowest), highest) - lowest) / height, i, line, line.upper[last]))
+        x, y = max(zip(line.x, line.upper, strict=True), key=lambda point: point[0])
+        place = axes.transData.transform((x, y))
+        ends.append((float(min(max(place[1], lowest), highest) - lowest) / height, i, line, y))
     ends.sort(key=lambda end: end[0])
     rows = [1 + line.label.count("\n") for _, _, line, _ in ends]
     # A line of text takes about this part of the height, with some room around it.
@@ -195,16 +235,24 @@ def _name_ends(axes: Any, lines: Sequence[Line]) -> None:
     for spot, (_, i, line, value) in zip(spots, ends, strict=True):
         colour = _look(line, i)[0]
         axes.annotate(
-            line.label, xy=(max(line.x), value), xycoords="data", xytext=(1.04, spot), textcoords="axes fraction",
-            color=colour, va="center", ha="left", fontsize=9.5, annotation_clip=False,
+            line.label,
+            xy=(max(line.x), value),
+            xycoords="data",
+            xytext=(1.04, spot),
+            textcoords="axes fraction",
+            color=colour,
+            va="center",
+            ha="left",
+            fontsize=9.5,
+            annotation_clip=False,
             arrowprops={"arrowstyle": "-", "color": colour, "linewidth": 0.8, "shrinkA": 0, "shrinkB": 2},
-        )  # fmt: skip
+        )
 
 
-def _apart(wanted: Sequence[float], sizes: Sequence[float]) -> list[float]:
-    """Places as near as possible to those wanted (which rise), so that labels of these sizes do not touch."""
-    places = list(wanted)
-    # Neighbours that touch push each other apart, until none do; a few dozen turns are enough for a few labels.
+def _apart(targets: Sequence[float], sizes: Sequence[float]) -> list[float]:
+    """The places nearest to the (rising) targets at which labels of these sizes do not touch."""
+    places = list(targets)
+    # Neighbours that touch push each other apart until none do; a few labels need a few dozen turns.
     for _ in range(200):
         moved = False
         for i in range(len(places) - 1):
@@ -219,7 +267,7 @@ def _apart(wanted: Sequence[float], sizes: Sequence[float]) -> list[float]:
 
 
 def _scale(axes: Any, name: str, panel: Panel, values: Sequence[float]) -> None:
-    """A logarithmic axis where it was asked for and can be; all its ticks in one notation."""
+    """Scale an axis, logarithmically if the panel says so and all values are positive."""
     from matplotlib import ticker
 
     axis = getattr(axes, f"{name}axis")
@@ -244,10 +292,17 @@ def plain(value: float) -> str:
 
 
 def tick(value: float, *, powers: bool) -> str:
-    """A tick of a logarithmic axis: a plain number, or (all of the axis) a power of ten.
+    """The label of a tick: a plain number or a power of ten.
 
     >>> tick(0.001, powers=False), tick(1e-7, powers=True)
     ('0.001', '$10^{-7}$')
+
+    Args:
+        value: The number.
+        powers: Whether the axis is labelled by powers of ten.
+
+    Returns:
+        The label.
     """
     if not powers or value <= 0.0:
         return plain(value)
@@ -264,7 +319,22 @@ def draw_rows(
     title: str,
     xlabel: str,
 ) -> Path:
-    """Write a picture with one row for each label and in it one mark for each series that has a value."""
+    """Write a picture with one row per label and one mark per series.
+
+    Args:
+        labels: The names of the rows.
+        series: The values of each series, by its name; None leaves a mark out.
+        path: The file, whose ending chooses PNG, SVG or PDF.
+        title: The title.
+        xlabel: The label of the axis.
+
+    Returns:
+        The file.
+
+    Raises:
+        InvalidInput: If the ending is another one.
+        MissingExtra: If matplotlib is not installed.
+    """
     target, plt = check(path), _pyplot()
     with plt.rc_context(_STYLE):
         figure, axes = plt.subplots(figsize=(7.2, 1.8 + 0.4 * len(labels)), layout="constrained")
@@ -295,16 +365,16 @@ def draw_rows(
 
 
 def check(path: str | Path) -> Path:
-    """The file, if a picture can be drawn to it: to be asked before a long computation."""
+    """The path, if a picture can be written there; call it before a long computation."""
     target = Path(path)
     if target.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise InvalidInput(f"plot must be a .png, .svg or .pdf file, got {str(path)!r}")
     _extras.need("plot needs matplotlib", "plot", "matplotlib")
     target.parent.mkdir(parents=True, exist_ok=True)
-    there = target.exists()
+    existed = target.exists()
     with target.open("ab"):  # an unwritable file is refused here, not after the computation
         pass
-    if not there:
+    if not existed:
         target.unlink()
     return target
 

@@ -328,12 +328,12 @@ def _relative_width(
 
 def _best_attack(question: Question, bounds: Bounds, value: float, options: Options, upper: float) -> float:
     """The largest lower bound that an attack proves."""
-    first, *others = bounds.attacks
+    first, *rest = bounds.attacks
     lower = 0.0
-    if not any(_dominates(attack, first) for attack in others):
+    if not any(_dominates(attack, first) for attack in rest):
         accuracy = max(options.accuracy, _ATTACK_ACCURACY)
         lower = _within_range(question, first, value, question.tight(first, value, accuracy).lower)
-    for attack in others:
+    for attack in rest:
         if len(attack) > 1 or attack[0][1] > 1:
             # An attack has the resolution it has: no accuracy is asked for.
             proved = question.tight(attack, value, 1.0).lower

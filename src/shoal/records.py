@@ -154,27 +154,27 @@ def registry_entry(claim: Claim, details: Mapping[str, Any]) -> dict[str, Any]:
         InvalidInput: If a detail is unknown or not allowed.
         InvalidType: If a detail is no text.
     """
-    known = _known(details)
-    slug = "-".join("".join(c if c.isalnum() else " " for c in known["name"].lower()).split())
+    facts = _known(details)
+    slug = "-".join("".join(c if c.isalnum() else " " for c in facts["name"].lower()).split())
     return {
-        "url_slug": slug if "name" in details else known["name"],
+        "url_slug": slug if "name" in details else facts["name"],
         "deployment": {
             "basic": {
-                "name": known["name"],
+                "name": facts["name"],
                 "data_curators": [
-                    {"data_curator_name": known["data_curator_name"], "data_curator_type": known["data_curator_type"]}
+                    {"data_curator_name": facts["data_curator_name"], "data_curator_type": facts["data_curator_type"]}
                 ],
-                "description": known["description"],
-                "intended_use": known["intended_use"],
-                "data_product_type": known["data_product_type"],
-                "data_product_region": known["data_product_region"],
-                "data_product_sector": known["data_product_sector"],
-                "publication_date": known["publication_date"],
+                "description": facts["description"],
+                "intended_use": facts["intended_use"],
+                "data_product_type": facts["data_product_type"],
+                "data_product_region": facts["data_product_region"],
+                "data_product_sector": facts["data_product_sector"],
+                "publication_date": facts["publication_date"],
             },
             "dp_variant": {
                 "variant_name": "Approximate DP",
-                "data_domain": known["data_domain"],
-                "unprotected_quantities": known["unprotected_quantities"],
+                "data_domain": facts["data_domain"],
+                "unprotected_quantities": facts["unprotected_quantities"],
             },
             "privacy_loss": {
                 "privacy_unit": claim.unit.capitalize(),
@@ -188,18 +188,18 @@ def registry_entry(claim: Claim, details: Mapping[str, Any]) -> dict[str, Any]:
                 "actors": f"Trust: {claim.trust}. Assumed: {claim.protocol}.",
                 "release_type": "One release" if claim.rounds == 1 else "Many releases",
                 "release_type_details": f"The parameters above cover {claim.runs}.",
-                "data_source_type": known["data_source_type"],
-                "access_type": known["access_type"],
+                "data_source_type": facts["data_source_type"],
+                "access_type": facts["access_type"],
             },
             "implementation": {
-                "preprocessing_and_hyperparameter_tuning": known["preprocessing_and_hyperparameter_tuning"],
+                "preprocessing_and_hyperparameter_tuning": facts["preprocessing_and_hyperparameter_tuning"],
                 "mechanisms": f"Gaussian noise: {claim.runs}.",
                 "composition": _composition(claim),
-                "justification": known["justification"],
+                "justification": facts["justification"],
             },
             "administrative": {
                 "status": "Draft",
-                "registry_authors": [known["registry_author"]],
+                "registry_authors": [facts["registry_author"]],
                 "tier": 3 if set(details) == set(DETAILS) else 2,
             },
         },
@@ -222,7 +222,7 @@ def checklist(claim: Claim) -> tuple[Item, ...]:
         "How it was computed",
         "What no formula can show",
     )
-    known = [
+    answers = [
         (setting, "Which deployment model is it, and who sees what?", _MODELS[claim.model]),
         (setting, "Who is trusted?", f"{claim.trust[:1].upper()}{claim.trust[1:]}."),
         (setting, "What must the participants do?", f"{claim.protocol[:1].upper()}{claim.protocol[1:]}."),
@@ -246,7 +246,7 @@ def checklist(claim: Claim) -> tuple[Item, ...]:
         (practice, "Was the claim tested by an audit, and can others run the code?"),
         (practice, "Was the harm to small groups, and the usefulness of the result, examined?"),
     ]
-    items = [Item(topic=topic, question=question, answer=answer) for topic, question, answer in known]
+    items = [Item(topic=topic, question=question, answer=answer) for topic, question, answer in answers]
     items += [Item(topic=topic, question=question, answer=None) for topic, question in unknown]
     return tuple(sorted(items, key=lambda item: (setting, definition, accounting, practice).index(item.topic)))
 
@@ -326,9 +326,9 @@ def _yaml_lines(data: Any, indent: str) -> Iterator[str]:
         return
     for value in data:
         if isinstance(value, Mapping):
-            first, *others = _yaml_lines(value, indent + "  ")
+            first, *rest = _yaml_lines(value, indent + "  ")
             yield f"{indent}- {first.lstrip()}"
-            yield from others
+            yield from rest
         else:
             yield f"{indent}- {_yaml_scalar(value)}"
 

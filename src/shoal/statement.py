@@ -176,14 +176,14 @@ class Statement:
         )
         total = sum(run.rounds for run in self.runs)
         runs = _merged_runs(self.runs)
-        together = count_of(total, "round") if total == 1 else f"{count_of(total, 'round')} together"
+        count = count_of(total, "round") if total == 1 else f"{count_of(total, 'round')} together"
         if len(runs) == 1:
-            subject = f"{together} of {runs[0].label} ({runs[0].settings})"
+            subject = f"{count} of {runs[0].label} ({runs[0].settings})"
         elif len(runs) <= _RUNS_IN_FULL:
             subject = f"{', '.join(map(str, runs[:-1]))} and {runs[-1]} together"
         else:
             labels = " and ".join(dict.fromkeys(run.label for run in runs))
-            subject = f"{together} of {labels} (with {len(self.runs)} different settings)"
+            subject = f"{count} of {labels} (with {len(self.runs)} different settings)"
         return (
             f"{subject[0].upper()}{subject[1:]} {'is' if total == 1 else 'are'} "
             f"({epsilon}, {delta})-differentially private for {self.adjacency} adjacency, "

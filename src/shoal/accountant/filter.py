@@ -83,10 +83,10 @@ class Filter:
         Returns:
             A filter that has spent nothing.
         """
-        made = cls.__new__(cls)
-        made._rule = rule
-        made._start(adjacency=adjacency)
-        return made
+        result = cls.__new__(cls)
+        result._rule = rule
+        result._start(adjacency=adjacency)
+        return result
 
     def _start(self, adjacency: str) -> None:
         self._adjacency = adjacency
@@ -210,13 +210,13 @@ class Filter:
         fields = ("version", "epsilon", "delta", "adjacency", "rule", "spent", "rounds")
         checked_state(state, fields)
         epsilon, delta = _validate.epsilon(state["epsilon"], positive=True), _validate.delta(state["delta"])
-        made = cls.of(rule_from_dict(epsilon, delta, state["rule"]), str(state["adjacency"]))
+        result = cls.of(rule_from_dict(epsilon, delta, state["rule"]), str(state["adjacency"]))
         spent = np.array([_validate.real("spent", value) for value in state["spent"]])
-        if spent.shape != made._limits.shape or np.any(spent < 0.0) or np.any(spent > made._limits):
-            raise InvalidInput(f"spent must be {len(made._limits)} numbers within the limits, got {state['spent']!r}")
-        made._ledger = Accountant().load_state_dict(state["rounds"])
-        made._spent = spent
-        return made
+        if spent.shape != result._limits.shape or np.any(spent < 0.0) or np.any(spent > result._limits):
+            raise InvalidInput(f"spent must be {len(result._limits)} numbers within the limits, got {state['spent']!r}")
+        result._ledger = Accountant().load_state_dict(state["rounds"])
+        result._spent = spent
+        return result
 
 
 def methods(method: FilterMethod | None) -> tuple[FilterMethod, ...]:

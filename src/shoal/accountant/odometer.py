@@ -198,11 +198,11 @@ class Odometer:
             )
         if math.fsum(f.delta for f in filters if f is not None) > delta:
             raise InvalidInput(f"the deltas of the filters must add up to at most delta = {delta:g}")
-        made = cls.__new__(cls)
+        odometer = cls.__new__(cls)
         numbers = [_validate.rounds(number, "stops") for number in state["stops"]]
         epsilons = [_validate.real("epsilons", value) for value in state["epsilons"]]
-        made._start(delta, filters, _rungs(numbers, epsilons))
-        return made
+        odometer._start(delta, filters, _rungs(numbers, epsilons))
+        return odometer
 
 
 def _rungs(numbers: Sequence[int], epsilons: Sequence[float]) -> tuple[Rung, ...]:

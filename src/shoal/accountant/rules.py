@@ -257,7 +257,7 @@ class GaussianRule(FilterRule):
     @classmethod
     def covering(cls, delta: float, plan: Accountant, repeats: float) -> GaussianRule:
         exchanges, totals = _plan_totals(plan)
-        least, rule = math.inf, None
+        smallest, rule = math.inf, None
         for reveal in (delta * _REVEAL_SHARES).tolist():
             # A little more than is needed, so that rounding on the way refuses no round of the plan.
             needed = repeats * totals * _COVERING_MARGIN
@@ -266,8 +266,8 @@ class GaussianRule(FilterRule):
                 continue
             allowed = (delta - reveal) / (1.0 - reveal) * (1.0 - 8.0 * UNIT)
             epsilon = gaussian.epsilon_at(math.sqrt(needed[place, 0]), allowed).upper
-            if rule is None or epsilon < least:
-                least = epsilon
+            if rule is None or epsilon < smallest:
+                smallest = epsilon
                 rule = cls(epsilon=epsilon, delta=delta, reveal=reveal, exchange=float(exchanges[place]))
         return _present(rule)
 
@@ -298,11 +298,11 @@ def _gaussian_limits(epsilon: float, delta: float, reveal: float) -> FloatArray:
 def _gaussian_costs(mechanism: Mechanism, rounds: int, exchange: float) -> FloatArray:
     """The ways to pay for a block: as one pair, or round by round; the cheapest first."""
     single = np.stack([_squared_widths(mechanism, 1), _REVEALS], axis=1)
-    ways = rounds * single
+    costs = rounds * single
     if rounds > 1:
-        ways = np.concatenate([ways, np.stack([_squared_widths(mechanism, rounds), _REVEALS], axis=1)])
-    ways = ways[np.isfinite(ways[:, 0])]
-    return ways[np.argsort(ways[:, 0] + exchange * ways[:, 1])]
+        costs = np.concatenate([costs, np.stack([_squared_widths(mechanism, rounds), _REVEALS], axis=1)])
+    costs = costs[np.isfinite(costs[:, 0])]
+    return costs[np.argsort(costs[:, 0] + exchange * costs[:, 1])]
 
 
 def _plan_totals(plan: Accountant) -> tuple[FloatArray, FloatArray]:
@@ -391,7 +391,7 @@ def _tight_epsilon(units: tuple[Entry, ...], delta: float) -> float:
     return guarantee(EPSILON, bounds((unit.mechanism, unit.rounds) for unit in units), delta, Options())
 
 
-def is_as_private(mechanism: Mechanism, other: Mechanism) -> bool:
+def is_as_private(mechanism: Mechanism, baseline: Mechanism) -> bool:
     """Whether one round of a mechanism is certainly no less private than one of another, by its parameters.
 
     More noise is post-processing. More users and a smaller sample are never less private among a crowd (see
@@ -400,12 +400,12 @@ def is_as_private(mechanism: Mechanism, other: Mechanism) -> bool:
 
     Args:
         mechanism: The mechanism in question.
-        other: The mechanism that it is compared with.
+        baseline: The mechanism that it is compared with.
 
     Returns:
         False unless it is certain.
     """
-    first, second = mechanism.to_dict(), other.to_dict()
+    first, second = mechanism.to_dict(), baseline.to_dict()
     if first.keys() != second.keys():
         return False
     at_least, at_most = {"sigma", "bins"}, set()

@@ -35,29 +35,29 @@ _FIRST_FACTOR, _LARGEST_FACTOR = 4, 64
 """Whole numbers are first tried in growing factors: they range over twelve orders of magnitude."""
 
 
-def expand(excess: Callable[[float], float], least: float, most: float, start: float) -> Bracket | None:
+def expand(excess: Callable[[float], float], first: float, last: float, start: float) -> Bracket | None:
     """A bracket of a falling function around 0, reached by growing steps.
 
     Args:
         excess: The function.
-        least: The first allowed place.
-        most: The last allowed place.
+        first: The first allowed place.
+        last: The last allowed place.
         start: Where to begin.
 
     Returns:
         The bracket, or None if no allowed place is met.
     """
-    here = (start, excess(start))
-    is_rising = here[1] > 0.0
+    end = (start, excess(start))
+    is_rising = end[1] > 0.0
     step = math.log(2.0)
     while True:
-        x = min(here[0] + step, most) if is_rising else max(here[0] - step, least)
-        if x == here[0]:
-            return None if is_rising else (here, here)
+        x = min(end[0] + step, last) if is_rising else max(end[0] - step, first)
+        if x == end[0]:
+            return None if is_rising else (end, end)
         further = (x, excess(x))
         if (further[1] > 0.0) != is_rising:
-            return (here, further) if is_rising else (further, here)
-        here, step = further, 2.0 * step
+            return (end, further) if is_rising else (further, end)
+        end, step = further, 2.0 * step
 
 
 def bracket_near(

@@ -375,7 +375,7 @@ class Mechanism:
 
     def stated(
         self,
-        asked: str,
+        question: str,
         value: Any,
         answer: Interval,
         rounds: int,
@@ -385,7 +385,7 @@ class Mechanism:
         """The statement of an interval; deprecated: use `answer` and `state`.
 
         Args:
-            asked: "epsilon" or "delta".
+            question: "epsilon" or "delta".
             value: The value of the other one.
             answer: The interval.
             rounds: The number of rounds.
@@ -397,7 +397,7 @@ class Mechanism:
         """
         _moved.warn_of_call("Mechanism.stated(...)", "Mechanism.state(Mechanism.answer(...))")
         options = Options(method=method, accuracy=accuracy)
-        solved = self.answer(QUESTIONS[asked], value, rounds=rounds, options=options)  # type: ignore[index]
+        solved = self.answer(QUESTIONS[question], value, rounds=rounds, options=options)  # type: ignore[index]
         return self.state(dataclasses.replace(solved, interval=answer), rounds=rounds)
 
     def run(self, rounds: int) -> Rounds:

@@ -448,7 +448,7 @@ def write_atomically(path: Path, content: bytes) -> None:
         DataError: If it cannot be written.
     """
     try:
-        _files.replace(path, [content], alone=False)
+        _files.replace(path, [content], only_writer=False)
     except OSError as error:
         raise DataError(f"{path} cannot be written: {error.strerror}") from None
 
