@@ -19,6 +19,7 @@ from shoal.cli.commands.train import NetworkName, TrainingProtocol
 from shoal.cli.training import watching
 from shoal.cli.training.presets import PRESETS
 from shoal.formatting import rounded
+from shoal.training import Config
 from shoal.training.networks import NETWORKS
 from shoal.training.protocol import PROTOCOLS
 
@@ -206,7 +207,7 @@ def test_the_opacus_example(tmp_path):
 def test_a_resumed_run_says_how_many_rounds_are_counted_twice(spent, words):
     """Rounds that may have been sent before it stopped: as many as there can be since the last checkpoint."""
     m = ShuffledCheckIn(users=100, rate=0.5, sigma=2.0)
-    config = SimpleNamespace(mechanism=m, private=True, epsilon=None, clip=1.0, data="digits", seed=None)
+    config = Config(mechanism=m, rounds=100, delta=1e-5)
     run = SimpleNamespace(config=config, spent=spent, done=40, rounds=100, clients=SimpleNamespace(users=100))
     text = watching.opening_words(run, pathlib.Path("runs/a"))
     assert ("counted twice" in text) == bool(words)

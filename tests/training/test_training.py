@@ -26,6 +26,7 @@ from shoal.training import (
     train_run,
 )
 from shoal.training.figures import report
+from shoal.training.ledger import stopping_accountants
 from shoal.training.randomness import Source
 from shoal.training.run import rate_share
 
@@ -177,6 +178,43 @@ def test_budget(digits, tmp_path):
     assert not (tmp_path / "none").exists()
 
 
+def test_a_run_that_stops_when_it_is_good_enough_reports_an_odometer(digits, tmp_path):
+    m = QUIET.replace(sigma=0.6)
+    settings = config(mechanism=m, rounds=40, stop_early=0.02)
+    rows = train_run(start(settings, digits, tmp_path / "a"), tmp_path / "a")
+    assert len(rows) == 1
+    assert rows[0].accuracy >= 0.02
+    assert rows[0].round == 4
+    # It is over, also after it was read again.
+    assert resume(digits, tmp_path / "a").finished
+    result = report(tmp_path / "a")
+    assert result.keys == ["odometer_any", "odometer_identical"]
+    fixed = m.epsilon(delta=1e-5, rounds=4).upper
+    odometer = result.epsilons["odometer (identical crowd)"][0]
+    # Four of 40 rounds are the first of ten claims: each at a tenth of delta, dearer than a plan of four rounds.
+    assert odometer == pytest.approx(m.epsilon(delta=1e-6, rounds=4).upper, rel=2e-3)
+    assert odometer > 1.02 * fixed
+    # Without reaching the accuracy all rounds run, and the last claim pays for them.
+    hopeless = dataclasses.replace(settings, stop_early=1.0)
+    rows = train_run(start(hopeless, digits, tmp_path / "b"), tmp_path / "b")
+    assert rows[-1].round == 40
+    ends = report(tmp_path / "b").epsilons["odometer (identical crowd)"]
+    assert ends == sorted(ends)
+    assert ends[-1] == pytest.approx(m.epsilon(delta=1e-6, rounds=40).upper, rel=2e-3)
+
+
+def test_a_budget_covers_every_stop(digits, tmp_path):
+    m = ShuffledCheckIn(users=USERS, rate=0.5, sigma=3.0, crowd="identical")
+    settings = config(mechanism=m, rounds=200, epsilon=0.5, stop_early=1.0)
+    run = start(settings, digits, tmp_path / "run")
+    assert run.rounds < start(dataclasses.replace(settings, stop_early=None), digits, tmp_path / "fixed").rounds < 200
+    (odometer,) = (a for a in stopping_accountants(m, run.rounds) if a.key == "odometer_identical")
+    first, last, beyond = odometer.epsilons([1, run.rounds, run.rounds + 1], settings.delta)
+    assert first < 0.4 * last
+    assert last <= 0.5
+    assert beyond == np.inf
+
+
 def test_lost_rounds_are_paid_for_unless_they_repeat(digits, tmp_path):
     """After a run that did not end in order, reports of up to checkpoint_every rounds may have been seen."""
     for seed, extra in ((None, 3), (7, 0)):
@@ -283,6 +321,7 @@ def test_damaged_run_folders(digits, tmp_path):
         ({"rounds": 0}, "rounds must be at least 1, got 0"),
         ({"epsilon": 0.0}, "epsilon must be positive, got 0.0"),
         ({"network": "huge"}, "network must be one of small, opacus, histograms, got 'huge'"),
+        ({"stop_early": 80.0}, r"stop_early must be above 0 and at most 1 \(an accuracy\), got 80\.0"),
         ({"evaluate_every": 0}, "evaluate_every must be at least 1, got 0"),
         ({"seed": -3}, "seed must be at least 0, got -3"),
         ({"users": 399}, r"users of the mechanism must be those of the data \(399\), got 400"),

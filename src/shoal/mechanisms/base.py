@@ -353,12 +353,13 @@ class Mechanism:
         options = Options(method=method, orders=orders, accuracy=accuracy)
         return self.state(self.answer(question, value, rounds=rounds, options=options), rounds=rounds)
 
-    def state(self, answer: Answer, *, rounds: int = 1) -> Statement:
+    def state(self, answer: Answer, *, rounds: int = 1, note: str = "") -> Statement:
         """The statement of an answer about this mechanism.
 
         Args:
             answer: An epsilon or a delta.
             rounds: The number of rounds that it is about.
+            note: What else the number rests on, if anything.
 
         Returns:
             The statement.
@@ -371,6 +372,7 @@ class Mechanism:
             assumption=self.assumption,
             protocol=self.protocol,
             trust=self.trust,
+            note=note,
         )
 
     def stated(

@@ -13,8 +13,8 @@ from pathlib import Path
 from shoal.errors import InvalidInput
 from shoal.plots import Line, draw
 from shoal.training.data import write_atomically
-from shoal.training.ledger import accountants
-from shoal.training.run import Config, Row, read_config, read_metrics
+from shoal.training.ledger import LedgerEntry, accountants, stopping_accountants
+from shoal.training.run import Config, Row, planned_rounds, read_config, read_metrics
 
 PRIVACY = "privacy.jsonl"
 BY_ROUNDS, BY_EPSILON = "accuracy_vs_rounds.png", "accuracy_vs_epsilon.png"
@@ -30,13 +30,20 @@ class Report:
     keys: list[str]
 
 
+def run_accountants(config: Config) -> list[LedgerEntry]:
+    """The accountants of a run: odometers if it may stop early."""
+    if config.stop_early is None:
+        return accountants(config.mechanism)
+    return stopping_accountants(config.mechanism, planned_rounds(config))
+
+
 def report(folder: Path) -> Report:
     """Epsilon of a run by every accountant, from its configuration and metrics."""
     config, rows = read_config(folder), read_metrics(folder)
     if not rows:
         raise InvalidInput(f"{folder} has no evaluated round yet")
     spent = [row.spent for row in rows]
-    entries = accountants(config.mechanism)
+    entries = run_accountants(config)
     return Report(
         config=config,
         rows=rows,

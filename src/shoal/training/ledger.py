@@ -12,9 +12,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from shoal import literature, query
+from shoal.accountant import Accountant, Odometer
 from shoal.literature.compare import PAPER_ORDERS, THEOREM, clones_epsilon, paper_rdp
 from shoal.mechanisms import Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle
 from shoal.query import EPSILON, Method, Options
+
+CLAIMS = 10
+"""The number of claims that a run can make which may stop early, evenly over its rounds; each costs a part of delta."""
 
 Epsilons = Callable[[Sequence[int], float], list[float]]
 
@@ -59,6 +63,50 @@ def guarantee(mechanism: Mechanism, *, delta: float, rounds: int, method: Method
     True
     """
     return query.guarantee(EPSILON, mechanism.bounds(rounds), delta, Options(method=method))
+
+
+def share_of_delta(delta: float) -> float:
+    """The delta of each claim of a run that may stop early."""
+    return delta / CLAIMS * (1.0 - 1e-12)
+
+
+def stopping_accountants(mechanism: Mechanism, planned: int) -> list[LedgerEntry]:
+    """The accountants of a run that stops when it likes: odometers, the guarantee first.
+
+    Epsilon of a fixed number of rounds would not hold at a stop that was chosen from what was seen.
+
+    Args:
+        mechanism: What is run in each round.
+        planned: The largest number of rounds.
+
+    Returns:
+        An odometer for each crowd; epsilon is infinite beyond the planned rounds.
+    """
+    crowds = ("any", "identical") if mechanism.crowd_matters else ("no crowd needed",)
+    return [
+        LedgerEntry(
+            key="odometer" if crowd == "no crowd needed" else f"odometer_{crowd}",
+            name="odometer",
+            crowd=crowd if crowd == "no crowd needed" else f"{crowd} crowd",
+            epsilons=_odometer(mechanism.replace(crowd=crowd) if mechanism.crowd_matters else mechanism, planned),
+        )
+        for crowd in crowds
+    ]
+
+
+def _odometer(m: Mechanism, planned: int) -> Epsilons:
+    """The claims of an odometer that plans these rounds: the first that covers what was spent."""
+
+    @functools.lru_cache(maxsize=4)
+    def odometer(delta: float) -> Odometer:
+        stops = sorted({-(-planned * step // CLAIMS) for step in range(1, CLAIMS + 1)})
+        return Odometer(delta=delta, plan=Accountant().compose(m, rounds=planned), stops=stops, method="plan")
+
+    def epsilon(spent: int, delta: float) -> float:
+        claims = (rung.epsilon for rung in odometer(delta).rungs if rung.rounds >= spent)
+        return next(claims, math.inf) if spent else 0.0
+
+    return lambda rounds, delta: [epsilon(spent, delta) for spent in rounds]
 
 
 def accountants(mechanism: Mechanism) -> list[LedgerEntry]:

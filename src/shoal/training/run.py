@@ -35,7 +35,7 @@ from shoal.run_folder import CONFIG, METRICS, Optimiser, Schedule, Simulation
 from shoal.training import networks, protocol
 from shoal.training.clipping import trainable
 from shoal.training.data import Dataset, Records, write_atomically
-from shoal.training.ledger import guarantee
+from shoal.training.ledger import guarantee, share_of_delta
 from shoal.training.randomness import Source
 
 CHECKPOINT, MODEL = "checkpoint.pt", "model.pt"
@@ -50,7 +50,8 @@ class Config:
     `clip` is C; the noise of a report has standard deviation C sigma. The server's estimate of the mean
     gradient is the sum of reports divided by their expected number. `average` is the decay of the moving
     average of weights that is evaluated and saved (0: the last weights). `epsilon` is a budget: no
-    round is begun after which epsilon at `delta` for the mechanism's crowd would exceed it.
+    round is begun after which epsilon at `delta` for the mechanism's crowd would exceed it. `stop_early` is an accuracy
+    at which the run stops; its epsilon is then an odometer's, which holds for a run that stops when it likes.
     """
 
     mechanism: Mechanism
@@ -60,6 +61,7 @@ class Config:
     users: int | None = None
     clip: float = 0.01
     epsilon: float | None = None
+    stop_early: float | None = None
     network: str = "small"
     optimiser: Optimiser = "sgd"
     learning_rate: float = 3.0
@@ -79,6 +81,8 @@ class Config:
         _validate.delta(self.delta)
         if self.epsilon is not None:
             _validate.epsilon(self.epsilon, positive=True)
+        if self.stop_early is not None and not 0.0 < _validate.real("stop_early", self.stop_early) <= 1.0:
+            raise InvalidInput(f"stop_early must be above 0 and at most 1 (an accuracy), got {self.stop_early}")
         if self.users is not None:
             _validate.users("users", self.users)
         for name in ("clip", "learning_rate"):
@@ -96,6 +100,11 @@ class Config:
         Source(seed=self.seed)
         for name in ("evaluate_every", "checkpoint_every"):
             _validate.rounds(getattr(self, name), name)
+
+    @property
+    def claim_delta(self) -> float:
+        """The delta at which the rounds must be within the budget: a part of `delta` if the run may stop early."""
+        return self.delta if self.stop_early is None else share_of_delta(self.delta)
 
     @property
     def private(self) -> bool:
@@ -178,8 +187,8 @@ class Run:
         self.expected = protocol.expected_reports(self.mechanism, data.users)
         self.optimiser = _optimiser(config, trainable(self.model))
         self.averaged = [w.clone() for w in networks.weights(self.model)]
-        self.done, self.spent = 0, 0
-        self.rounds = config.rounds if _affordable(config) else self.allowed
+        self.done, self.spent, self.is_good_enough = 0, 0, False
+        self.rounds = planned_rounds(config)
 
     @property
     def mechanism(self) -> Mechanism:
@@ -189,15 +198,14 @@ class Run:
     @functools.cached_property
     def allowed(self) -> int:
         """The largest number of rounds whose guarantee does not exceed the budget."""
-        if self.config.epsilon is None:
-            return _validate.ROUNDS_MAX
-        return calibrate.rounds(self.config.mechanism, epsilon=self.config.epsilon, delta=self.config.delta)
+        return _allowed(self.config)
 
     @property
     def finished(self) -> bool:
-        """Whether all rounds are done, or the budget is used up."""
+        """Whether all rounds are done, the budget is used up, or the accuracy is the one to stop at."""
         # Only if rounds were lost can more be paid for than are done and affordable.
-        return self.done >= self.rounds or (self.spent > self.done and self.spent >= self.allowed)
+        is_spent = self.spent > self.done and self.spent >= self.allowed
+        return self.done >= self.rounds or self.is_good_enough or is_spent
 
     def step(self) -> protocol.Collected:
         """Run one round: reports, sum, update of the weights."""
@@ -235,6 +243,8 @@ class Run:
             networks.set_weights(self.model, present)
         else:
             averaged = last
+        if self.config.stop_early is not None:
+            self.is_good_enough = averaged >= self.config.stop_early
         return Row(
             round=self.done,
             spent=self.spent,
@@ -252,6 +262,7 @@ class Run:
             "config": json.dumps(self.config.to_dict()),
             "done": self.done,
             "spent": self.spent,
+            "is_good_enough": self.is_good_enough,
             "clean": clean,
             "model": self.model.state_dict(),
             "averaged": self.averaged,
@@ -272,13 +283,14 @@ class Run:
         """
         try:
             state = torch.load(io.BytesIO(content), weights_only=True, map_location=self.device)
-            if json.loads(state["config"]) != self.config.to_dict():
+            if Config.from_dict(json.loads(state["config"])) != self.config:
                 raise DataError(f"{where} belongs to another configuration than {CONFIG} beside it")
             self.model.load_state_dict(state["model"])
             self.optimiser.load_state_dict(state["optimiser"])
             self.averaged = list(state["averaged"])
             self.done, self.spent = int(state["done"]), int(state["spent"])
-        except (RuntimeError, KeyError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
+            self.is_good_enough = bool(state.get("is_good_enough", False))
+        except (RuntimeError, KeyError, TypeError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile) as error:
             raise DataError(f"{where} is damaged ({type(error).__name__}): start again in another folder") from None
         if not state["clean"] and self.config.private:
             self.spent += self.config.checkpoint_every
@@ -345,11 +357,19 @@ def _optimiser(config: Config, parameters: list[torch.nn.Parameter]) -> torch.op
     return torch.optim.SGD(parameters, momentum=config.momentum, **common)
 
 
-def _affordable(config: Config) -> bool:
-    """Whether all rounds are within the budget."""
+def planned_rounds(config: Config) -> int:
+    """The largest number of rounds of a run: those of its settings, or as many of them as the budget allows."""
     if config.epsilon is None:
-        return True
-    return guarantee(config.mechanism, delta=config.delta, rounds=config.rounds) <= config.epsilon
+        return config.rounds
+    epsilon = guarantee(config.mechanism, delta=config.claim_delta, rounds=config.rounds)
+    return config.rounds if epsilon <= config.epsilon else _allowed(config)
+
+
+def _allowed(config: Config) -> int:
+    """The largest number of rounds whose guarantee does not exceed the budget."""
+    if config.epsilon is None:
+        return _validate.ROUNDS_MAX
+    return calibrate.rounds(config.mechanism, epsilon=config.epsilon, delta=config.claim_delta)
 
 
 # ---------------------------------------------------------------------------------------------

@@ -57,6 +57,12 @@ def train_command(
         str | None,
         typer.Option(metavar="E", help="Budget: chooses the noise; with sigma, stops before it would be exceeded."),
     ] = None,
+    stop_early: Annotated[
+        float | None,
+        typer.Option(
+            metavar="A", help="Stop at this accuracy (0.8 is 80%); epsilon is then an odometer's, somewhat larger."
+        ),
+    ] = None,
     delta: Annotated[str | None, typer.Option(metavar="D", help="Delta, such as 1e-5 or 1/60000.")] = None,
     crowd: Annotated[Crowd, typer.Option(help="The crowd for which the budget must hold.")] = "any",
     network: Annotated[
@@ -142,7 +148,9 @@ def train_command(
     }
     # A run that goes on keeps its settings: other ones would make its ledger wrong.
     if resume is not None:
-        _refuse_beside_resume({**typed, "out": out, "seed": seed, "epsilon": epsilon, "users": users})
+        _refuse_beside_resume(
+            {**typed, "out": out, "seed": seed, "epsilon": epsilon, "stop_early": stop_early, "users": users}
+        )
         run = session.resumed(resume, data_dir=data_dir, offline=offline, quiet=as_json)
         session.train_to_the_end(run, resume, as_json=as_json)
         return
@@ -151,6 +159,7 @@ def train_command(
         typed,
         users=users,
         epsilon=epsilon,
+        stop_early=stop_early,
         crowd=crowd,
         data_dir=data_dir,
         offline=offline,

@@ -12,6 +12,7 @@ from shoal.cli.training.presets import AUTO, PRESETS, RECIPES
 from shoal.errors import InvalidInput
 from shoal.mechanisms import Mechanism
 from shoal.training import Config, Dataset, Plan, Records, plan
+from shoal.training.ledger import share_of_delta
 from shoal.training.plan import linear_rate
 from shoal.training.protocol import PROTOCOLS
 
@@ -80,13 +81,15 @@ def configure(
     budget = None if epsilon is None else _validate.epsilon(number("epsilon", epsilon))
     chosen = None
     # A budget without noise asks for a plan; a budget with noise asks how many rounds that allows.
+    # A run that may stop early makes several claims, each at a part of delta.
+    claim_delta = delta if unchanged.get("stop_early") is None else share_of_delta(delta)
     if budget is not None and settings["sigma"] is None:
         auto_rate = settings["rate"] == AUTO
         with screen.working(m.label):
-            chosen = plan(m, users=count, epsilon=budget, delta=delta, rounds=rounds, auto_rate=auto_rate)
+            chosen = plan(m, users=count, epsilon=budget, delta=claim_delta, rounds=rounds, auto_rate=auto_rate)
         m, rounds = chosen.mechanism, chosen.rounds
     elif budget is not None and rounds is None:
-        rounds = calibrate.rounds(m, epsilon=budget, delta=delta)
+        rounds = calibrate.rounds(m, epsilon=budget, delta=claim_delta)
     assert rounds is not None  # without a budget, auto was refused before
     config = Config(
         mechanism=m,

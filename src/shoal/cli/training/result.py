@@ -15,6 +15,8 @@ from shoal.query import EPSILON, Answer, Options
 from shoal.training import figures
 from shoal.training.figures import Report
 
+STOPPED_WORDS = "epsilon is an odometer's, which holds although the accuracy decided when to stop"
+
 
 def show_result(folder: Path, *, as_json: bool) -> None:
     """Print the result of a run, and write its epsilons and pictures to its folder.
@@ -82,7 +84,8 @@ def _guarantee(report: Report) -> str | None:
         interval=Interval(lower=0.0, upper=next(iter(report.epsilons.values()))[-1]),
         bounds=m.bounds(last.spent),
     )
-    return m.state(answer, rounds=last.spent).sentence()
+    note = "" if config.stop_early is None else STOPPED_WORDS
+    return m.state(answer, rounds=last.spent, note=note).sentence()
 
 
 def _result_data(report: Report) -> dict[str, Any]:

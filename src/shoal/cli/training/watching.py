@@ -16,7 +16,8 @@ from rich.text import Text
 
 from shoal.cli import screen, view
 from shoal.formatting import rounded, short
-from shoal.training import Row, Run, accountants, train_run
+from shoal.training import Row, Run, train_run
+from shoal.training.figures import run_accountants
 
 
 @contextmanager
@@ -52,7 +53,7 @@ def watch_run(run: Run, folder: Path, *, quiet: bool) -> bool:
     config, console = run.config, screen.terminal()
     if not quiet:
         screen.print_text(opening_words(run, folder))
-    shown = [accountant for accountant in accountants(config.mechanism) if accountant.quick]
+    shown = [accountant for accountant in run_accountants(config) if accountant.quick]
     bar = Progress(
         TextColumn("round"),
         MofNCompleteColumn(),
@@ -99,6 +100,8 @@ def opening_words(run: Run, folder: Path) -> str:
     if config.epsilon is not None:
         allowed = f", allows {run.rounds:,} rounds" if run.rounds < config.rounds else ""
         budget = f"; the budget is ε = {config.epsilon:g} at δ = {short(config.delta)}{allowed}"
+    if config.stop_early is not None:
+        budget += f"; it stops at an accuracy of {config.stop_early:.1%}"
     twice = run.spent - run.done
     verb = "is" if twice == 1 else "are"
     again = (
