@@ -13,7 +13,8 @@ from scipy.stats import binomtest
 from helpers import run
 from shoal import LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle
 from shoal import audit as module
-from shoal.audit import Game, audit, clopper_pearson, crowd, lower_bound
+from shoal.audit import Game, audit, clopper_pearson, crowd, findings, likelihood, lower_bound
+from shoal.audit import game as games_module
 
 STRONG = Shuffle(users=5, sigma=0.5)
 
@@ -58,8 +59,8 @@ PROTOCOLS = [
 def test_the_likelihood_ratio_is_the_sum_over_all_permutations(m, shape, dimension):
     g = game(m, shape, dimension)
     assert g.exact
-    played = g._round(12, np.random.default_rng(3))
-    statistic = module._ratio_one if len(g.points) == 1 else module._ratio_many
+    played = g.draw(12, np.random.default_rng(3))
+    statistic = likelihood.ratio_of_one_class if len(g.points) == 1 else likelihood.ratio_of_classes
     found = statistic(g, played)
     for world, trial in itertools.product((0, 1), range(12)):
         seen = played.crowd[trial, played.present[trial]]
@@ -74,14 +75,16 @@ def test_two_classes_at_one_place_are_one_class(m):
     one = game(m, "opposite")
     half = (m.users - 1) // 2
     two = Game(**{**vars(one), "points": np.array([[-1.0], [-1.0]]), "counts": np.array([m.users - 1 - half, half])})
-    played = one._round(50, np.random.default_rng(0))
-    assert module._ratio_many(two, played) == pytest.approx(module._ratio_one(one, played), rel=1e-9, abs=1e-9)
+    played = one.draw(50, np.random.default_rng(0))
+    assert likelihood.ratio_of_classes(two, played) == pytest.approx(
+        likelihood.ratio_of_one_class(one, played), rel=1e-9, abs=1e-9
+    )
 
 
 def test_tiny_noise_gives_no_nan():
     for shape in module.SHAPES:
         for m in (Shuffle(users=6, sigma=1e-3), ShuffledCheckIn(users=6, rate=0.2, sigma=1e-3)):
-            for batch in game(m, shape, 2).play(200, np.random.default_rng(0)):
+            for batch in likelihood.play(game(m, shape, 2), 200, np.random.default_rng(0)):
                 assert not np.isnan(batch).any()
                 if isinstance(m, Shuffle):
                     assert (batch[1] > 100).all()
@@ -93,9 +96,9 @@ def test_the_ratio_has_mean_one_under_q(m):
     """E_Q[dP/dQ] = 1: games and likelihood speak of the same protocol."""
     for shape in ("identical", "clusters", "spread"):
         g = game(m.replace(sigma=m.sigma * 2), shape, 2)
-        ratios = np.exp(np.concatenate([b[0, :, 0] for b in g.play(40_000, np.random.default_rng(1))]))
+        ratios = np.exp(np.concatenate([b[0, :, 0] for b in likelihood.play(g, 40_000, np.random.default_rng(1))]))
         assert abs(ratios.mean() - 1.0) < 5 * ratios.std() / 200
-        inverse = np.exp(-np.concatenate([b[1, :, 0] for b in g.play(40_000, np.random.default_rng(1))]))
+        inverse = np.exp(-np.concatenate([b[1, :, 0] for b in likelihood.play(g, 40_000, np.random.default_rng(1))]))
         assert abs(inverse.mean() - 1.0) < 5 * inverse.std() / 200
 
 
@@ -129,7 +132,7 @@ def test_crowds_are_what_they_are_called(users, adjacency):
 def test_a_spread_crowd_keeps_its_distances_in_fewer_dimensions(monkeypatch):
     m = Shuffle(users=4, sigma=1.0)
     short, _ = crowd("spread", m, 30, np.random.default_rng(5))
-    monkeypatch.setattr(module.np.linalg, "qr", lambda a: (None, a))
+    monkeypatch.setattr(np.linalg, "qr", lambda a: (None, a))
     full, _ = crowd("spread", m, 30, np.random.default_rng(5))
     assert short.shape[1] < full.shape[1]
     assert short @ short.T == pytest.approx(full @ full.T)
@@ -145,7 +148,7 @@ def test_uniform_in_the_ball():
 
 @pytest.mark.parametrize("width", [0, 1, 4, 6])
 def test_random_order(width):
-    found = module._first_of_random_order(500, 6, width, np.random.default_rng(2))
+    found = games_module._first_of_random_order(500, 6, width, np.random.default_rng(2))
     assert (found == np.random.default_rng(2).random((500, 6)).argsort(axis=1)[:, :width]).all()
 
 
@@ -179,17 +182,19 @@ class Noise:
 
     shape, dimensions, exact = "identical", (1,), True
 
-    def play(self, trials, rng):
-        yield rng.standard_normal((trials, 2, 1)).swapaxes(0, 1)
+
+def noise(game, trials, rng):
+    yield rng.standard_normal((trials, 2, 1)).swapaxes(0, 1)
 
 
-def test_choosing_costs_no_confidence():
+def test_choosing_costs_no_confidence(monkeypatch):
     """Two equal rates look different by both margins in about 23% of games, by 0.74 standard deviations.
 
     Measured on the games that chose the threshold they would look different much more often.
     """
+    monkeypatch.setattr(findings, "play", noise)
     asked = {"delta": 1e-6, "alpha": 0.3, "trials": 400, "played": lambda count: None}
-    wrong = np.mean([module._measure(Noise(), seed=seed, **asked)["epsilon"] > 0.0 for seed in range(300)])
+    wrong = np.mean([findings._measure(Noise(), seed=seed, **asked)["epsilon"] > 0.0 for seed in range(300)])
     assert wrong < 0.3
     same = 0
     for seed in range(100):
@@ -236,7 +241,7 @@ def test_the_trained_test_comes_close_to_the_best(monkeypatch):
     m = Shuffle(users=12, sigma=0.7)
     asked = {"delta": 0.01, "shapes": ["clusters"], "trials": 60_000}
     (best,) = audit(m, **asked)
-    monkeypatch.setattr(module, "_LONGEST_PASS", 0)
+    monkeypatch.setattr(games_module, "_LONGEST_PASS", 0)
     (trained,) = audit(m, **asked)
     assert (best.test, trained.test) == ("optimal", "trained")
     assert 0.6 * best.epsilon < trained.epsilon < 1.05 * best.epsilon
@@ -302,14 +307,14 @@ def test_progress_goes_to_one():
 
 def test_batches_stay_small(monkeypatch):
     seen = []
-    real = Game._round
+    real = Game.draw
 
     def spy(self, trials, rng):
         result = real(self, trials, rng)
         seen.append(result.crowd.nbytes)
         return result
 
-    monkeypatch.setattr(Game, "_round", spy)
+    monkeypatch.setattr(Game, "draw", spy)
     audit(ShuffledCheckIn(users=20_000, rate=0.05, sigma=1.0), delta=0.01, trials=100)
     audit(STRONG, delta=0.01, trials=100_000, shapes="identical")
     assert max(seen) <= 8 * 2**20
@@ -394,7 +399,7 @@ def test_a_false_claim_ends_with_exit_code_1(tmp_path):
     [
         (
             ("local", "--sigma", 1, "--delta", 0.1),
-            "mechanism must be one of shuffle, subsampled, check-in for an audit",
+            "mechanism must be one of shuffle, sequential, subsampled, check-in for an audit",
         ),
         (("shuffle", "--sigma", 1, "--delta", 0.1), "users must be given for shuffle: add --users"),
         ((*ASK, "--shapes", "round"), "shapes must be one of identical"),

@@ -104,7 +104,8 @@ def test_no_noise_is_no_guarantee():
         noise_check.nvflare_percentile(),
     ):
         assert all(row.epsilon.upper == math.inf for row in found.rows)
-        assert "no guarantee" in found.sentence() and "adds no noise" in found.sentence()
+        assert "no guarantee" in found.sentence()
+        assert "adds no noise" in found.sentence()
         assert found.to_dict()["rows"][0]["epsilon"]["upper"] is None
 
 
