@@ -339,8 +339,10 @@ def gaussian_clones(point: Point) -> float:
         """The exponent with the smallest delta, and that delta."""
         found = optimize.minimize_scalar(
             lambda x: math.log(gaussian_clones_delta(point, epsilon, forward, exponent=x)),
-            bounds=(max(r**2, low), high), method="bounded", options={"xatol": 0.03 * r},
-        )  # fmt: skip
+            bounds=(max(r**2, low), high),
+            method="bounded",
+            options={"xatol": 0.03 * r},
+        )
         return float(found.x), math.exp(found.fun)
 
     def epsilon_at(exponent: float, forward: bool, close: float) -> float:

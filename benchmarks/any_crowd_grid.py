@@ -64,8 +64,11 @@ def measure(users: int, scale: float, rate: float, more: bool) -> tuple[float, l
     words = [sys.executable, "-c", PROGRAM, str(users), str(scale), str(rate), str(more), json.dumps(ROUNDS)]
     run = subprocess.run(
         [*words, json.dumps(DELTAS)],
-        capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
     unit, rows, times = json.loads(run.stdout)
     return unit, rows, times
 
@@ -97,34 +100,41 @@ def main() -> None:
             )
         slowest = {name: max(slowest[name], times.get(name, 0.0)) for name in slowest}
         print(users, scale, rate, f"{max(r[5] for r in rows):.2f} s", times, flush=True)
-    text = "\n".join([
-        "# Any crowd over a grid",
-        "",
-        f"{datetime.date.today()}, Python {platform.python_version()}, one core; a unit of work took "
-        f"{1e3 * min(units):.0f} to {1e3 * max(units):.0f} ms.",
-        "",
-        f"upper / lower where the identical crowd's delta(0) is above 10 delta ({len(ratios)} points): median "
-        f"{statistics.median(ratios):.3f}, largest {max(ratios):.3f}; above 1.25 at {len(wide)}.",
-        "",
-        f"One epsilon, both ends: median {statistics.median(seconds):.2f} s of the processor "
-        f"({statistics.median(seconds) / statistics.median(units):.0f} units), slowest {max(seconds):.2f} s "
-        f"({max(seconds) / statistics.median(units):.0f}). Slowest curve of 50 numbers of rounds "
-        f"{slowest['curve']:.2f} s; calibration of sigma {slowest['sigma']:.2f} s, rounds {slowest['rounds']:.2f} s, "
-        f"users {slowest['users']:.2f} s (at every {chosen.every}th point).",
-        "",
-        "| users | sigma | rate | rounds | delta | lower | upper | ratio | s |",
-        "|---|---|---|---|---|---|---|---|---|",
-        *lines,
-        "",
-        "## Above 1.25",
-        "",
-        *([f"- {n} users, sigma = {s:g}, rate {r:g}, {t} rounds, delta = {d:g}: {x:.3f}" for n, s, r, t, d, x in wide]
-          or ["None."]),
-        "",
-        f"With 1,000 users or more and sigma of 2 or more ({len(part)} points): median {statistics.median(part):.3f}, "
-        f"largest {max(part):.3f}.",
-        "",
-    ])  # fmt: skip
+    text = "\n".join(
+        [
+            "# Any crowd over a grid",
+            "",
+            f"{datetime.date.today()}, Python {platform.python_version()}, one core; a unit of work took "
+            f"{1e3 * min(units):.0f} to {1e3 * max(units):.0f} ms.",
+            "",
+            f"upper / lower where the identical crowd's delta(0) is above 10 delta ({len(ratios)} points): median "
+            f"{statistics.median(ratios):.3f}, largest {max(ratios):.3f}; above 1.25 at {len(wide)}.",
+            "",
+            f"One epsilon, both ends: median {statistics.median(seconds):.2f} s of the processor "
+            f"({statistics.median(seconds) / statistics.median(units):.0f} units), slowest {max(seconds):.2f} s "
+            f"({max(seconds) / statistics.median(units):.0f}). Slowest curve of 50 numbers of rounds "
+            f"{slowest['curve']:.2f} s; calibration of sigma {slowest['sigma']:.2f} s, rounds {slowest['rounds']:.2f} s, "
+            f"users {slowest['users']:.2f} s (at every {chosen.every}th point).",
+            "",
+            "| users | sigma | rate | rounds | delta | lower | upper | ratio | s |",
+            "|---|---|---|---|---|---|---|---|---|",
+            *lines,
+            "",
+            "## Above 1.25",
+            "",
+            *(
+                [
+                    f"- {n} users, sigma = {s:g}, rate {r:g}, {t} rounds, delta = {d:g}: {x:.3f}"
+                    for n, s, r, t, d, x in wide
+                ]
+                or ["None."]
+            ),
+            "",
+            f"With 1,000 users or more and sigma of 2 or more ({len(part)} points): median {statistics.median(part):.3f}, "
+            f"largest {max(part):.3f}.",
+            "",
+        ]
+    )
     print(text)
     if chosen.markdown:
         chosen.markdown.write_text(text)

@@ -35,8 +35,11 @@ class Scan:
     @property
     def name(self) -> str:
         kept = {"sigma", "users", "sample", "rate"} - {self.field}
-        fixed = [f"{k} {getattr(self.mechanism, k):,}" for k in ("users", "sample", "rate", "sigma")
-                 if k in kept and hasattr(self.mechanism, k)]  # fmt: skip
+        fixed = [
+            f"{k} {getattr(self.mechanism, k):,}"
+            for k in ("users", "sample", "rate", "sigma")
+            if k in kept and hasattr(self.mechanism, k)
+        ]
         rounds = [] if self.field == "rounds" else [f"{self.rounds:,} rounds"]
         return ", ".join([self.mechanism.label, *fixed, *rounds, f"delta {self.delta:g}"])
 
@@ -82,7 +85,7 @@ SCANS = (
     Scan(mechanism=DRAWN, field="sample", values=numbers(1, 2_000), delta=1e-6),
     Scan(mechanism=MORE_DRAWN, field="sample", values=numbers(1, 60_000), delta=1e-6, rounds=100),
     Scan(mechanism=DRAWN, field="rounds", values=numbers(1, 10**5), delta=1e-6),
-)  # fmt: skip
+)
 
 
 def main() -> None:
@@ -104,17 +107,19 @@ def main() -> None:
             f"| {found[0]:.3g} to {found[-1]:.3g} | {said} |"
         )
         print(lines[-1], flush=True)
-    text = "\n".join([
-        "# Any crowd along scans",
-        "",
-        f"{datetime.date.today()}, `benchmarks/any_crowd_scans.py`, Python {platform.python_version()}. Each row: the "
-        f"guarantee at so many values of one parameter, in the order in which ε rises. Steps down: {every}.",
-        "",
-        "| fixed | parameter | values | how many | ε | steps down |",
-        "|---|---|---|---|---|---|",
-        *lines,
-        "",
-    ])  # fmt: skip
+    text = "\n".join(
+        [
+            "# Any crowd along scans",
+            "",
+            f"{datetime.date.today()}, `benchmarks/any_crowd_scans.py`, Python {platform.python_version()}. Each row: the "
+            f"guarantee at so many values of one parameter, in the order in which ε rises. Steps down: {every}.",
+            "",
+            "| fixed | parameter | values | how many | ε | steps down |",
+            "|---|---|---|---|---|---|",
+            *lines,
+            "",
+        ]
+    )
     if chosen.markdown:
         chosen.markdown.write_text(text)
 

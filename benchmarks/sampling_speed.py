@@ -33,9 +33,13 @@ from shoal import Interval, PoissonSampling, RandomAllocation
 from shoal.bounds.certify import epsilons
 
 SETTINGS = (
-    (0.01, 1.0, 1_000, 1e-6), (0.1, 5.0, 1_000, 1e-5), (0.004, 0.8, 5_000, 1e-5), (0.02, 1.5, 3_000, 1e-7),
-    (0.001, 0.7, 5_000, 1e-6), (0.05, 4.0, 5_000, 1e-5),
-)  # fmt: skip
+    (0.01, 1.0, 1_000, 1e-6),
+    (0.1, 5.0, 1_000, 1e-5),
+    (0.004, 0.8, 5_000, 1e-5),
+    (0.02, 1.5, 3_000, 1e-7),
+    (0.001, 0.7, 5_000, 1e-6),
+    (0.05, 4.0, 5_000, 1e-5),
+)
 
 REPORTED = (
     ("prv_accountant 17", 0.00033, 4.0, 10_000, 1.1e-18, 0.1, 1.1e-21, 10_000),
@@ -130,9 +134,11 @@ def drawn(count: int) -> list[tuple[float, float, int, float]]:
     source, found = random.Random(18), []
     while len(found) < count:
         setting = (
-            round(10.0 ** source.uniform(-4.0, -0.3), 6), round(10.0 ** source.uniform(-0.3, 0.8), 4),
-            round(10.0 ** source.uniform(0.0, 4.0)), 10.0 ** source.randint(-8, -4),
-        )  # fmt: skip
+            round(10.0 ** source.uniform(-4.0, -0.3), 6),
+            round(10.0 ** source.uniform(-0.3, 0.8), 4),
+            round(10.0 ** source.uniform(0.0, 4.0)),
+            10.0 ** source.randint(-8, -4),
+        )
         if 0.02 < ours(*setting).upper < 12.0:
             found.append(setting)
     return found
@@ -252,14 +258,18 @@ def main() -> None:
     text = [
         f"Measured on {datetime.date.today()} by `benchmarks/sampling_speed.py` with Python "
         f"{platform.python_version()}, {versions}; one core, best of three.",
-        "### Poisson sampling inside dp_accounting's bracket", *first,
-        "### Poisson sampling, seconds", *speed(),
-        "### Settings at which PRV was reported to fail", *reported(),
+        "### Poisson sampling inside dp_accounting's bracket",
+        *first,
+        "### Poisson sampling, seconds",
+        *speed(),
+        "### Settings at which PRV was reported to fail",
+        *reported(),
         "\nBelow δ = 1e-15 shoal has an upper end only, by Rényi DP with all orders.",
-        "### k of t allocation, δ = 1e-6", *last,
+        "### k of t allocation, δ = 1e-6",
+        *last,
         "\nPLD_accounting brackets the reduction to 1 of ⌊t/k⌋, k times; the width of that is compared. Our first "
         "column brackets the truth: from above by the reduction, from below by an attack.",
-    ]  # fmt: skip
+    ]
     joined = "\n".join(f"\n{line}\n" if line.startswith("#") else line for line in text) + "\n"
     print(joined)
     if asked.markdown:

@@ -36,37 +36,58 @@ _WARM = "ShuffledCheckIn(users=7, rate=0.5, sigma=3.0, crowd='identical').epsilo
 _CURVE = "rounds=sorted({round(10 ** (4 * i / 49)) for i in range(50)})"
 QUESTIONS: list[tuple[str, str, str]] = [
     *(
-        (f"ε of 1,000 rounds: {users:,} users, σ = {sigma:g}, rate {rate:g}", _WARM,
-         f"ShuffledCheckIn(users={users}, rate={rate}, sigma={sigma}, crowd='identical')"
-         ".epsilon(delta=1e-6, rounds=1000)")
-        for users in (10, 1_000, 60_000, 10**7) for sigma, rate in ((0.5, 0.1), (1.0, 1.0), (5.0, 0.1), (50.0, 0.001))
+        (
+            f"ε of 1,000 rounds: {users:,} users, σ = {sigma:g}, rate {rate:g}",
+            _WARM,
+            f"ShuffledCheckIn(users={users}, rate={rate}, sigma={sigma}, crowd='identical')"
+            ".epsilon(delta=1e-6, rounds=1000)",
+        )
+        for users in (10, 1_000, 60_000, 10**7)
+        for sigma, rate in ((0.5, 0.1), (1.0, 1.0), (5.0, 0.1), (50.0, 0.001))
     ),
     *(
-        (f"50 ε to 10,000 rounds: {users:,} users, σ = {sigma:g}, rate {rate:g}", _WARM,
-         f"ShuffledCheckIn(users={users}, rate={rate}, sigma={sigma}, crowd='identical')"
-         f".epsilon(delta=1e-6, {_CURVE})")
+        (
+            f"50 ε to 10,000 rounds: {users:,} users, σ = {sigma:g}, rate {rate:g}",
+            _WARM,
+            f"ShuffledCheckIn(users={users}, rate={rate}, sigma={sigma}, crowd='identical')"
+            f".epsilon(delta=1e-6, {_CURVE})",
+        )
         for users, sigma, rate in ((10, 1.0, 1.0), (1_000, 0.5, 0.1), (60_000, 5.0, 0.1), (10**7, 50.0, 0.001))
     ),
-    ("δ of 100 rounds: sample of 6,000 of 60,000, σ = 5", _WARM,
-     "SubsampledShuffle(users=60_000, sample=6_000, sigma=5.0, crowd='identical').delta(epsilon=0.01, rounds=100)"),
-    ("50 true positive rates: 1,000 users, σ = 3", _WARM,
-     "Shuffle(users=1_000, sigma=3.0, crowd='identical').tradeoff(np.linspace(0.01, 0.99, 50))"),
+    (
+        "δ of 100 rounds: sample of 6,000 of 60,000, σ = 5",
+        _WARM,
+        "SubsampledShuffle(users=60_000, sample=6_000, sigma=5.0, crowd='identical').delta(epsilon=0.01, rounds=100)",
+    ),
+    (
+        "50 true positive rates: 1,000 users, σ = 3",
+        _WARM,
+        "Shuffle(users=1_000, sigma=3.0, crowd='identical').tradeoff(np.linspace(0.01, 0.99, 50))",
+    ),
     ("ε: balls and bins, 1,000 bins, σ = 1", _WARM, "BallsAndBins(bins=1_000, sigma=1.0).epsilon(delta=1e-6)"),
     ("1,000 ε: local, σ = 5", _WARM, "LocalGaussian(sigma=5.0).epsilon(delta=1e-6, rounds=range(1, 1_001))"),
     *(
-        (f"Rényi DP, orders to {top:,}: {users:,} users, σ = {sigma:g}",
-         "Shuffle(users=10, sigma=1.0, crowd='identical').rdp([2, 3])",
-         f"Shuffle(users={users}, sigma={sigma}, crowd='identical').rdp(np.arange(2, {top + 1})).tolist()")
+        (
+            f"Rényi DP, orders to {top:,}: {users:,} users, σ = {sigma:g}",
+            "Shuffle(users=10, sigma=1.0, crowd='identical').rdp([2, 3])",
+            f"Shuffle(users={users}, sigma={sigma}, crowd='identical').rdp(np.arange(2, {top + 1})).tolist()",
+        )
         for users, sigma, top in (
-            (60_000, 9.48, 2_500), (60_000, 0.5, 2_500), (10**9, 100.0, 2_500), (5_000, 9.48, 5_000)
+            (60_000, 9.48, 2_500),
+            (60_000, 0.5, 2_500),
+            (10**9, 100.0, 2_500),
+            (5_000, 9.48, 5_000),
         )
     ),
-]  # fmt: skip
+]
 STARTS: list[tuple[str, str]] = [
     ("`import shoal`", "import shoal"),
-    ("`shoal --help`", "import sys; sys.argv = ['shoal', '--help']\nfrom shoal.cli import main\n"
-     "try:\n    main()\nexcept SystemExit:\n    pass"),
-]  # fmt: skip
+    (
+        "`shoal --help`",
+        "import sys; sys.argv = ['shoal', '--help']\nfrom shoal.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass",
+    ),
+]
 
 
 def asked(checkout: pathlib.Path, program: str) -> tuple[float, str]:

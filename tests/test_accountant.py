@@ -188,8 +188,9 @@ def test_samples_are_counted_up_for_upper_and_down_for_lower_bounds():
                 and (m.sample <= one.upper.sample or one.upper.sample == one.upper.users)
                 for one in classes
             )
-    assert a.merging_note().endswith("40 different rounds are analysed as 8, with users counted down and samples up, "
-                              "which is never better")  # fmt: skip
+    assert a.merging_note().endswith(
+        "40 different rounds are analysed as 8, with users counted down and samples up, which is never better"
+    )
 
 
 def test_samples_that_would_be_too_small_a_part_are_analysed_one_by_one():

@@ -108,7 +108,7 @@ def test_no_blanket_is_below_the_identical_crowd(bench):
         (1_000, 2.0, 0.07, True, 6.6916594815345e-8),
         (1_000, 2.0, 0.07, False, 5.8588355579365e-8),
     ],
-)  # fmt: skip
+)
 def test_identical_crowd_of_high_precision(bench, users, sigma, epsilon, forward, expected):
     along, _, masses = bench.reports(1)
     values = bench.difference(along / sigma - 0.5 / sigma**2, epsilon, forward)

@@ -142,8 +142,11 @@ def test_those_that_go_on_until_they_are_stopped(command, tmp_path):
     words = shlex.split(command)[1:]
     server = subprocess.Popen(
         [sys.executable, "-m", "shoal.cli", *words],
-        stdout=subprocess.PIPE, text=True, cwd=tmp_path, env={**os.environ, "BROWSER": str(browser)},
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "BROWSER": str(browser)},
+    )
     try:
         address = re.search(r"http://\S+", server.stdout.readline())[0]
         fields = json.loads(urllib.request.urlopen(f"{address.partition('#')[0]}api/fields").read())

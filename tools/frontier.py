@@ -100,8 +100,15 @@ def central(data: tuple[torch.Tensor, ...], epsilon: float, seed: int, delta: fl
         optimiser.zero_grad()
         loss(model(x[chosen]), y[chosen]).backward()
         optimiser.step()
-    return {"epsilon": epsilon, "seed": seed, "sigma": sigma, "rate": RATE, "steps": STEPS, "delta": delta,
-            "accuracy": right(model, test_x, test_y)}  # fmt: skip
+    return {
+        "epsilon": epsilon,
+        "seed": seed,
+        "sigma": sigma,
+        "rate": RATE,
+        "steps": STEPS,
+        "delta": delta,
+        "accuracy": right(model, test_x, test_y),
+    }
 
 
 def plain(mnist: training.Dataset) -> dict[str, float]:

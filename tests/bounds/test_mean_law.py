@@ -20,8 +20,16 @@ from shoal.bounds.round import Identical
 REFERENCES = reference("hockey_sticks")
 BUDGET = 1e-24
 KINDS = sorted({(r["users"], r["scale"], r["rate"], r["weight"]) for r in REFERENCES})
-SOME = [(1, 1.0, 1.0, 1.0), (2, 0.3, 0.5, 1.0), (10, 0.2, 1.0, 1.0), (1000, 1.0, 1.0, 0.1), (60_000, 9.48, 0.01, 1.0),
-        (10**7, 0.3, 1.0, 1.0), (10**8, 1000.0, 1.0, 1.0), (10**8, 0.5, 1e-6, 1.0)]  # fmt: skip
+SOME = [
+    (1, 1.0, 1.0, 1.0),
+    (2, 0.3, 0.5, 1.0),
+    (10, 0.2, 1.0, 1.0),
+    (1000, 1.0, 1.0, 0.1),
+    (60_000, 9.48, 0.01, 1.0),
+    (10**7, 0.3, 1.0, 1.0),
+    (10**8, 1000.0, 1.0, 1.0),
+    (10**8, 0.5, 1e-6, 1.0),
+]
 
 
 def hockey_stick(pair: mean_law_module.Pair, epsilon: float) -> float:

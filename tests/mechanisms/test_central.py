@@ -149,11 +149,17 @@ def test_poisson_against_dp_accounting():
         for rate, sigma, rounds, delta in [(0.01, 1.0, 100, 1e-6), (0.2, 3.0, 10, 1e-4), (0.05, 1.2, 1, 1e-5)]:
             low, high = (
                 peer.from_gaussian_mechanism(
-                    sigma, sampling_prob=rate, pessimistic_estimate=up, use_connect_dots=False,
-                    value_discretization_interval=1e-3, neighboring_relation=relation,
-                ).self_compose(rounds).get_epsilon_for_delta(delta)
+                    sigma,
+                    sampling_prob=rate,
+                    pessimistic_estimate=up,
+                    use_connect_dots=False,
+                    value_discretization_interval=1e-3,
+                    neighboring_relation=relation,
+                )
+                .self_compose(rounds)
+                .get_epsilon_for_delta(delta)
                 for up in (False, True)
-            )  # fmt: skip
+            )
             found = PoissonSampling(rate=rate, sigma=sigma, adjacency=adjacency).epsilon(delta=delta, rounds=rounds)
             assert low <= found.lower <= found.upper <= high
             assert found.width < high - low

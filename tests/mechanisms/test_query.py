@@ -91,10 +91,16 @@ def test_one_of_epsilon_and_delta_is_given():
 
 def test_methods_in_words():
     common = {
-        "runs": (Rounds(label="x", settings="", rounds=1, mechanism={}),), "adjacency": "zero-out", "crowd": None,
-        "assumption": "nothing", "protocol": "all send", "trust": "nobody", "question": EPSILON, "value": 1e-5,
+        "runs": (Rounds(label="x", settings="", rounds=1, mechanism={}),),
+        "adjacency": "zero-out",
+        "crowd": None,
+        "assumption": "nothing",
+        "protocol": "all send",
+        "trust": "nobody",
+        "question": EPSILON,
+        "value": 1e-5,
         "accuracy": 1e-3,
-    }  # fmt: skip
+    }
 
     def how(lower, upper, method="tight"):
         return Statement(answer=Interval(lower=lower, upper=upper), method=method, **common).how()

@@ -535,11 +535,12 @@ BROKEN: dict[str, tuple[str, dict[str, object]]] = {
     "user 1 takes part less often": ("check-in", {"own": lambda rate: 0.9 * rate}),
     "what is not sent counts against user 1": ("check-in", {"silent": lambda v: 1.0 - v}),
     "user 1 is sampled as if nothing were revealed": (
-        "fixed size", {"coin": lambda sampled, kept, crowds: min(1.0, sampled and crowds.sample / crowds.users)},
+        "fixed size",
+        {"coin": lambda sampled, kept, crowds: min(1.0, sampled and crowds.sample / crowds.users)},
     ),
     "blocks of g as their smallest": ("fixed size", {"counted": lambda sampled, most: min(sampled, 1)}),
     "user 1 is never sampled": ("fixed size", {"coin": lambda sampled, kept, crowds: float(sampled > kept)}),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -272,18 +272,22 @@ class Family:
     def grouped(self, aside: int, size: int, parts: int) -> Law:
         """The theorem with one adaptive group, nobody thinned: `aside` records and record 1, and `size` others."""
         small, kept = self.plain(aside), aside + size
-        return mixture([
-            (chance, self.game(v, size, parts).affine(1.0 / (kept + 1), 1.0 + (aside + 1) * (v - 1.0) / (kept + 1)))
-            for v, chance in zip(small.at, small.mass, strict=True)
-        ])  # fmt: skip
+        return mixture(
+            [
+                (chance, self.game(v, size, parts).affine(1.0 / (kept + 1), 1.0 + (aside + 1) * (v - 1.0) / (kept + 1)))
+                for v, chance in zip(small.at, small.mass, strict=True)
+            ]
+        )
 
     def law(self, records: int) -> Law:
         """f* as the theorem has it."""
-        return mixture([
-            (math.comb(records - 1, k) * self.q**k * (1.0 - self.q) ** (records - 1 - k), self.plain(k))
-            for k in range(records)
-            if self.q < 1.0 or k == records - 1
-        ])  # fmt: skip
+        return mixture(
+            [
+                (math.comb(records - 1, k) * self.q**k * (1.0 - self.q) ** (records - 1 - k), self.plain(k))
+                for k in range(records)
+                if self.q < 1.0 or k == records - 1
+            ]
+        )
 
 
 def sequential(rng: np.random.Generator, family: Family, records: int, cases: int) -> tuple[Array, Array]:

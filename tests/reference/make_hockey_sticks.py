@@ -138,9 +138,17 @@ def points(n: int, s: float, rate: float, weight: float, epsilons: list[float]) 
             delta, again = (value * factor for value in pair)
             if delta > 1e-16 and abs(delta - again) < 1e-9 * delta:  # elsewhere the contours do not suit
                 rows.append(
-                    dict(users=n, scale=s, rate=rate, weight=weight, epsilon=e, direction=name,
-                         delta=float(delta), error=float(abs(delta - again)))
-                )  # fmt: skip
+                    dict(
+                        users=n,
+                        scale=s,
+                        rate=rate,
+                        weight=weight,
+                        epsilon=e,
+                        direction=name,
+                        delta=float(delta),
+                        error=float(abs(delta - again)),
+                    )
+                )
     return rows
 
 
@@ -148,10 +156,20 @@ def cases() -> list[tuple[int, float, float, float, list[float]]]:
     """(users, scale, rate, weight, epsilons): light tails by deviations of S, heavy ones by hand."""
     found: list[tuple[int, float, float, float, list[float]]] = []
     for n, s, rate, weight in [
-        (10, 5.0, 1.0, 1.0), (10, 50.0, 1.0, 1.0), (100, 2.0, 1.0, 1.0), (1000, 2.0, 1.0, 1.0), (1000, 5.0, 1.0, 0.1),
-        (60_000, 9.48, 1.0, 1.0), (10**7, 5.0, 1.0, 1.0), (10**8, 2.0, 1.0, 1.0), (10**8, 1000.0, 1.0, 1.0),
-        (60_000, 5.0, 0.1, 1.0), (1000, 5.0, 0.01, 1.0), (10**7, 50.0, 0.001, 1.0), (6000, 2.0, 0.5, 0.01),
-    ]:  # fmt: skip
+        (10, 5.0, 1.0, 1.0),
+        (10, 50.0, 1.0, 1.0),
+        (100, 2.0, 1.0, 1.0),
+        (1000, 2.0, 1.0, 1.0),
+        (1000, 5.0, 1.0, 0.1),
+        (60_000, 9.48, 1.0, 1.0),
+        (10**7, 5.0, 1.0, 1.0),
+        (10**8, 2.0, 1.0, 1.0),
+        (10**8, 1000.0, 1.0, 1.0),
+        (60_000, 5.0, 0.1, 1.0),
+        (1000, 5.0, 0.01, 1.0),
+        (10**7, 50.0, 0.001, 1.0),
+        (6000, 2.0, 0.5, 0.01),
+    ]:
         deviation = weight * float(mp.sqrt(rate * mp.expm1(mp.mpf(s) ** -2) / n))
         found.append((n, s, rate, weight, [z * deviation for z in (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 5.8)]))
     for s in (0.3, 0.5, 1.0, 2.0):

@@ -650,9 +650,19 @@ def test_dropout_goes_together_and_drops_for_each_user():
 @pytest.mark.parametrize(
     ("channels", "side", "kernel", "stride", "padding"),
     # The first four, and in double precision the fifth, are copied in units of 16 bytes.
-    [(1, 28, 8, 4, 2), (1, 28, 4, 4, 0), (2, 16, 4, 4, 0), (1, 24, 12, 8, 2), (1, 26, 6, 2, 1), (1, 27, 8, 4, 2),
-     (1, 28, 8, 2, 3), (3, 13, 5, 2, 1), (16, 13, 4, 2, 0), (1, 9, 3, 1, 1)],
-)  # fmt: skip
+    [
+        (1, 28, 8, 4, 2),
+        (1, 28, 4, 4, 0),
+        (2, 16, 4, 4, 0),
+        (1, 24, 12, 8, 2),
+        (1, 26, 6, 2, 1),
+        (1, 27, 8, 4, 2),
+        (1, 28, 8, 2, 3),
+        (3, 13, 5, 2, 1),
+        (16, 13, 4, 2, 0),
+        (1, 9, 3, 1, 1),
+    ],
+)
 def test_columns_hold_what_a_convolution_takes(dtype, channels, side, kernel, stride, padding):
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(5, channels, side, side, generator=generator, dtype=dtype)

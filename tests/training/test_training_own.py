@@ -437,9 +437,14 @@ def test_the_game_finds_a_planted_user_and_respects_the_guarantee():
 
 def test_auditing_a_run_in_the_shell(tmp_path):
     config = Config(
-        mechanism=Shuffle(users=20, sigma=0.3), rounds=2, delta=1e-5, users=20, network="histograms", clip=0.1,
+        mechanism=Shuffle(users=20, sigma=0.3),
+        rounds=2,
+        delta=1e-5,
+        users=20,
+        network="histograms",
+        clip=0.1,
         learning_rate=5.0,
-    )  # fmt: skip
+    )
     digits = load().first(20)
     train_run(start(config, digits, tmp_path), tmp_path)
     result = run("audit", "--run", tmp_path, "--trials", 30, "--rounds", 1, "--json")
@@ -500,9 +505,15 @@ def test_a_run_of_the_frontier_is_trained_once(tmp_path):
     """On other data: what is there is left alone, and another seed gets the same configuration but for the seed."""
     shuffled = runpy.run_path(str(ROOT / "tools" / "frontier.py"))["shuffled"]
     config = Config(
-        mechanism=Shuffle(users=50, sigma=9.0), rounds=2, delta=1e-5, users=50, network="histograms", clip=0.1,
-        learning_rate=5.0, seed=1,
-    )  # fmt: skip
+        mechanism=Shuffle(users=50, sigma=9.0),
+        rounds=2,
+        delta=1e-5,
+        users=50,
+        network="histograms",
+        clip=0.1,
+        learning_rate=5.0,
+        seed=1,
+    )
     digits = load().first(50)
     train_run(start(config, digits, tmp_path / "seed-1"), tmp_path / "seed-1")
     before = (tmp_path / "seed-1" / "metrics.jsonl").read_bytes()

@@ -281,8 +281,13 @@ KINDS = [
     (BallsAndBins, {"bins": 100, "sigma": 3.0}),
     (LocalGaussian, {"sigma": 3.0}),
 ]
-MOVED = {"check-in": ("users", "rate", "sigma", "rounds", "delta"), "subsampled": ("sample",), "shuffle": ("users",),
-         "balls-and-bins": ("bins", "rounds"), "local": ("sigma",)}  # fmt: skip
+MOVED = {
+    "check-in": ("users", "rate", "sigma", "rounds", "delta"),
+    "subsampled": ("sample",),
+    "shuffle": ("users",),
+    "balls-and-bins": ("bins", "rounds"),
+    "local": ("sigma",),
+}
 
 
 def test_each_slider_leads_to_the_numbers_of_the_library(look):

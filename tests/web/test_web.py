@@ -210,8 +210,11 @@ def test_the_error_of_the_mean_is_that_of_a_simulation(kind):
     vectors[:, 0] = clip * np.where(np.arange(n) % 2, 1.0, -1.0)
     off = []
     for _ in range(times):
-        chosen = {"shuffle": np.ones(n, bool), "check-in": rng.random(n) < rate,
-                  "subsampled": np.isin(np.arange(n), rng.choice(n, m, replace=False))}[kind]  # fmt: skip
+        chosen = {
+            "shuffle": np.ones(n, bool),
+            "check-in": rng.random(n) < rate,
+            "subsampled": np.isin(np.arange(n), rng.choice(n, m, replace=False)),
+        }[kind]
         total = vectors[chosen].sum(0) + clip * sigma * rng.standard_normal((chosen.sum(), d)).sum(0)
         size = {"shuffle": n, "subsampled": m, "check-in": rate * n}[kind]
         off.append(np.sum((total / size - vectors.mean(0)) ** 2))

@@ -243,9 +243,7 @@ FEW = {
 
 @pytest.mark.parametrize("at", [-math.inf, 0.5])
 @pytest.mark.parametrize("name", FEW)
-def test_every_crowd_is_below_the_law_of_small_groups(
-    name: str, at: float, monkeypatch: pytest.MonkeyPatch
-) -> None:  # fmt: skip
+def test_every_crowd_is_below_the_law_of_small_groups(name: str, at: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exchange, "_MIXED_SENDERS", 0.0)  # so few would be taken by size, where there are no groups
     few = FEW[name]
     drawn = few.sample is not None
@@ -291,11 +289,7 @@ SHARP = [
 def test_epsilon_is_close_to_what_the_opposite_crowd_reveals(
     users: int, sigma: float, rate: float, rounds: int, delta: float, most: float
 ) -> None:
-    m = (
-        Shuffle(users=users, sigma=sigma)
-        if rate == 1.0
-        else ShuffledCheckIn(users=users, sigma=sigma, rate=rate)
-    )  # fmt: skip
+    m = Shuffle(users=users, sigma=sigma) if rate == 1.0 else ShuffledCheckIn(users=users, sigma=sigma, rate=rate)
     found = m.epsilon(delta=delta, rounds=rounds)
     assert found.lower <= found.upper <= most
     # as the curve of all questions says

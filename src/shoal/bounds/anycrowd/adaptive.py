@@ -72,9 +72,12 @@ def adaptive_sum(terms: Batch, kinds: Sequence[int], size: int, weight: FloatArr
     for _ in range(size - 1):
         # error 1
         before = replace(
-            total, rows=np.repeat(total.rows, repeats, axis=1), stretch=np.repeat(total.stretch, repeats),
-            cut=np.repeat(total.cut, repeats), weight=terms.weight,
-        )  # fmt: skip
+            total,
+            rows=np.repeat(total.rows, repeats, axis=1),
+            stretch=np.repeat(total.stretch, repeats),
+            cut=np.repeat(total.cut, repeats),
+            weight=terms.weight,
+        )
         total = _largest_of_kinds(batch_sum(before, terms, share), kinds, weight)
     return total
 
@@ -84,12 +87,12 @@ def _largest_of_kinds(laws: Batch, kinds: Sequence[int], weight: FloatArray) -> 
     points = in_order(laws.points())
     rows, stretch, cut = [], [], []
     for last, kind in zip(np.cumsum(kinds).tolist(), kinds, strict=True):
-        which = slice(last - kind, last)
-        at, masses = groups.without_repeats(points, in_order(laws.rows[0, which]))
+        part = slice(last - kind, last)
+        at, masses = groups.without_repeats(points, in_order(laws.rows[0, part]))
         mass, lack = groups.law_of_largest_prices(at, masses / masses.sum(axis=1)[:, None])
         rows.append(atoms_on_grid(at, mass, laws.half, laws.base))
         # error 2
-        stretch.append((1.0 + float(laws.stretch[which].max())) * (1.0 + lack) - 1.0)
-        cut.append(float(laws.cut[which].max()) + groups.PRICE_CHARGE)
+        stretch.append((1.0 + float(laws.stretch[part].max())) * (1.0 + lack) - 1.0)
+        cut.append(float(laws.cut[part].max()) + groups.PRICE_CHARGE)
     largest = batch(rows, laws.base, weight=weight, stretch=stretch, cut=cut)
     return replace(largest, count=laws.count)

@@ -41,9 +41,9 @@ class Sequential(Exchange):
         plan = groups.grouping(self.ratio, self.users)
         if plan is None:
             return None
-        kept = self.users * Thinning.of(1.0 / self.ratio.scale, plan.t).q
+        thinned = self.users * Thinning.of(1.0 / self.ratio.scale, plan.t).q
         cuts = plan.cuts if len(plan.cuts) < len(_MANY_CUTS) else _MANY_CUTS
         # What v varies costs a part 1 / K2 of the variance, and what those aside lose a part K2 / K.
         return AdaptiveDivision(
-            size=min(plan.size, _GROUP_MAX), cuts=cuts, t=plan.t, spare=math.ceil(2.0 * math.sqrt(kept))
-        )  # fmt: skip
+            size=min(plan.size, _GROUP_MAX), cuts=cuts, t=plan.t, spare=math.ceil(2.0 * math.sqrt(thinned))
+        )

@@ -49,8 +49,10 @@ def compare_command(
     with screen.working(described.label):
         methods = compare(m, delta=small, rounds=count)
     smallest = min(row.epsilon for row in methods if row.epsilon is not None)
-    rows = [{**vars(row), "ratio": row.epsilon / smallest if row.epsilon is not None and smallest else None}
-            for row in methods]  # fmt: skip
+    rows = [
+        {**vars(row), "ratio": row.epsilon / smallest if row.epsilon is not None and smallest else None}
+        for row in methods
+    ]
     sentences = [
         "Rows named tight come from one method, the certified interval of this package. Rows with different crowds "
         "answer different questions: only 'any' holds whatever the other users hold."
