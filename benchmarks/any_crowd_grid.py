@@ -113,8 +113,8 @@ def main() -> None:
             f"One epsilon, both ends: median {statistics.median(seconds):.2f} s of the processor "
             f"({statistics.median(seconds) / statistics.median(units):.0f} units), slowest {max(seconds):.2f} s "
             f"({max(seconds) / statistics.median(units):.0f}). Slowest curve of 50 numbers of rounds "
-            f"{slowest['curve']:.2f} s; calibration of sigma {slowest['sigma']:.2f} s, rounds {slowest['rounds']:.2f} s, "
-            f"users {slowest['users']:.2f} s (at every {chosen.every}th point).",
+            f"{slowest['curve']:.2f} s; calibration of sigma {slowest['sigma']:.2f} s, "
+            f"rounds {slowest['rounds']:.2f} s, users {slowest['users']:.2f} s (at every {chosen.every}th point).",
             "",
             "| users | sigma | rate | rounds | delta | lower | upper | ratio | s |",
             "|---|---|---|---|---|---|---|---|---|",
@@ -130,8 +130,8 @@ def main() -> None:
                 or ["None."]
             ),
             "",
-            f"With 1,000 users or more and sigma of 2 or more ({len(part)} points): median {statistics.median(part):.3f}, "
-            f"largest {max(part):.3f}.",
+            f"With 1,000 users or more and sigma of 2 or more ({len(part)} points): "
+            f"median {statistics.median(part):.3f}, largest {max(part):.3f}.",
             "",
         ]
     )

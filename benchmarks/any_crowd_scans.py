@@ -111,10 +111,10 @@ def main() -> None:
         [
             "# Any crowd along scans",
             "",
-            f"{datetime.date.today()}, `benchmarks/any_crowd_scans.py`, Python {platform.python_version()}. Each row: the "
-            f"guarantee at so many values of one parameter, in the order in which ε rises. Steps down: {every}.",
+            f"{datetime.date.today()}, `benchmarks/any_crowd_scans.py`, Python {platform.python_version()}. Each row: "
+            f"the guarantee at several values of one parameter, in the order in which ε rises. Steps down: {every}.",
             "",
-            "| fixed | parameter | values | how many | ε | steps down |",
+            "| fixed | parameter | values | number | ε | steps down |",
             "|---|---|---|---|---|---|",
             *lines,
             "",
