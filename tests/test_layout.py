@@ -363,3 +363,54 @@ def test_the_rule_on_names_bites(tmp_path):
     (package / "c.py").write_text("RATE_MIN = 2\n_OWN_MAX = 3\n")
     assert types(package) == {"Row": ["shoal.a", "shoal.b"]}
     assert limits(package) == {"USERS_MAX": ["shoal.a", "shoal.b"], "RATE_MIN": ["shoal.b", "shoal.c"]}
+
+
+FILLER = """
+found there here told asked one every other others way ways how said known given made some more most least wanted kept
+gone away near far few many each all both what which whose who good bad dear own alone together want asks
+"""
+"""Words of prose that name nothing: a variable is named by the noun for what it holds."""
+
+
+def bindings(text):
+    """The names of the variables and arguments that a file binds, without underscores around them."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id.strip("_")
+        elif isinstance(node, ast.arg) and node.arg not in ("self", "cls"):
+            yield node.arg.strip("_")
+
+
+def homes(source=SOURCE):
+    """For each function, class and constant at the top level the files that define it, underscores ignored."""
+    places = {}
+    for path in sorted(source.rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            targets = node.targets if isinstance(node, ast.Assign) else ()
+            tops = [t.id for t in targets if isinstance(t, ast.Name)]
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                tops = [node.name]
+            for name in tops:
+                if not name.startswith("__"):
+                    places.setdefault(name.strip("_"), set()).add(str(path))
+    return places
+
+
+def test_a_top_level_name_stands_in_one_file():
+    places = homes()
+    assert sum(len(files) > 1 for files in places.values()) <= 0.05 * len(places)
+    assert len(places) > 1_000
+
+
+def test_the_counts_of_names_bite(tmp_path):
+    text = "X, _all = 1, 2\ndef f(self, found, *others, key=0):\n    for _ in found:\n        x = y = lambda one: one\n"
+    assert sorted(bindings(text)) == ["", "X", "all", "found", "key", "one", "others", "x", "y"]
+    assert sum(name in FILLER.split() for name in bindings(text)) == 4
+    (tmp_path / "a.py").write_text("def read():\n    def inner(): pass\nclass _Row: pass\nLIMIT = 1\n__all__ = []\n")
+    (tmp_path / "b.py").write_text("async def _read(): pass\nclass Row: pass\ndef inner(): pass\n__all__ = []\n")
+    assert {name: len(files) for name, files in homes(tmp_path).items()} == {
+        "read": 2,
+        "inner": 1,
+        "Row": 2,
+        "LIMIT": 1,
+    }
