@@ -133,7 +133,8 @@ def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
 
 def is_scalar(value: Any) -> bool:
     """Whether a question was asked about one value rather than a collection of them."""
-    return isinstance(value, (str, bytes)) or not isinstance(value, Iterable) or np.ndim(value) == 0  # type: ignore[arg-type]
+    array: Any = value  # of another library, perhaps: numpy's types know lists and its own arrays only
+    return isinstance(value, (str, bytes)) or not isinstance(value, Iterable) or np.ndim(array) == 0
 
 
 def each(name: str, value: Any) -> list[Any]:

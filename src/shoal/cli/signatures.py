@@ -43,7 +43,7 @@ def with_signature(
 
     # Not `functools.wraps`: typer would look at the function behind.
     stated.__name__, stated.__doc__ = function.__name__, function.__doc__
-    stated.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    stated.__dict__["__signature__"] = inspect.Signature(parameters)
     stated.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return stated
 
@@ -67,7 +67,8 @@ def _with_choice(parameter: inspect.Parameter) -> inspect.Parameter:
     if not literals:
         return parameter
     words = get_args(literals[0])
-    choice: Any = enum.Enum("Choice", [(word.replace("-", "_"), word) for word in words], type=str)  # type: ignore[misc]
+    make_enum: Any = enum.Enum  # mypy wants the members of an enumeration literally
+    choice = make_enum("Choice", [(word.replace("-", "_"), word) for word in words], type=str)
     kind: Any = choice if hint is literals[0] else Optional[choice]  # noqa: UP045  # made at run time
     default = choice(parameter.default) if parameter.default in words else parameter.default
     return parameter.replace(annotation=Annotated[(kind, *notes)], default=default)

@@ -33,6 +33,7 @@ from shoal.query import (
     Method,
     Options,
     Question,
+    QuestionName,
     divergences,
     intervals,
     solve,
@@ -377,7 +378,7 @@ class Mechanism:
 
     def stated(
         self,
-        question: str,
+        question: QuestionName,
         value: Any,
         answer: Interval,
         rounds: int,
@@ -399,7 +400,7 @@ class Mechanism:
         """
         _moved.warn_of_call("Mechanism.stated(...)", "Mechanism.state(Mechanism.answer(...))")
         options = Options(method=method, accuracy=accuracy)
-        solved = self.answer(QUESTIONS[question], value, rounds=rounds, options=options)  # type: ignore[index]
+        solved = self.answer(QUESTIONS[question], value, rounds=rounds, options=options)
         return self.state(dataclasses.replace(solved, interval=answer), rounds=rounds)
 
     def run(self, rounds: int) -> Rounds:

@@ -34,7 +34,7 @@ from shoal import _validate
 from shoal.audit import CONFIDENCE, Finding, choose, lower_bound
 from shoal.bounds.numeric import FloatArray, IntArray
 from shoal.errors import InvalidInput
-from shoal.mechanisms import Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle
+from shoal.mechanisms import Shuffle, ShuffledCheckIn, SubsampledShuffle
 from shoal.training import protocol
 from shoal.training.clipping import trainable
 from shoal.training.data import Dataset, Records
@@ -152,7 +152,7 @@ def _play_round(run: Run, source: Source, direction: Tensor, planted: float) -> 
     wide = direction.double()
     across += (float(drawn.sum()) - across @ wide) * wide
     total = total + clip * (planted * wide if is_planted else 0.0 * wide)
-    return total + clip * m.sigma * across, _log_ratio(reports, mean, m)
+    return total + clip * m.sigma * across, _log_ratio(reports, mean, m.sigma, clients.users)
 
 
 def _honest_gradients(run: Run, users: IntArray, direction: Tensor) -> tuple[Tensor, FloatArray]:
@@ -167,10 +167,9 @@ def _honest_gradients(run: Run, users: IntArray, direction: Tensor) -> tuple[Ten
     return total, np.concatenate(along)
 
 
-def _log_ratio(reports: FloatArray, mean: float, m: Mechanism) -> float:
+def _log_ratio(reports: FloatArray, mean: float, sigma: float, users: int) -> float:
     """log L_1 - log L_0 of one round."""
-    users: int = m.users  # type: ignore[attr-defined]
-    logs = [((reports - mean) * (x - mean) - 0.5 * (x - mean) ** 2) / m.sigma**2 for x in (0.0, 1.0)]
+    logs = [((reports - mean) * (x - mean) - 0.5 * (x - mean) ** 2) / sigma**2 for x in (0.0, 1.0)]
     with np.errstate(divide="ignore"):
         absent = float(np.log(users - len(reports)))
     low, high = (float(np.logaddexp.reduce(np.append(values, absent))) for values in logs)

@@ -188,7 +188,9 @@ def _paper_epsilons(rdp: Callable[[int], float]) -> Epsilons:
                 break
             best = min(
                 best,
-                literature.epsilon_from_rdp(curve=lambda _, v=value: v, orders=[order], delta=delta, rounds=count),  # type: ignore[misc]
+                literature.epsilon_from_rdp(
+                    curve={order: value}.__getitem__, orders=[order], delta=delta, rounds=count
+                ),
             )
         return best
 
