@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -435,7 +436,7 @@ def test_a_missing_package_says_what_to_install(missing):
         ("poisson", {}, shoal.PoissonSampling(rate=0.1, sigma=2.0), 25),
         ("poisson", {"adjacency": "replace"}, shoal.PoissonSampling(rate=0.1, sigma=2.0, adjacency="replace"), 25),
         ("fixed-batch", {"records": 500}, shoal.FixedBatch(records=500, batch=50, sigma=2.0), 25),
-        ("shuffled-epochs", {}, shoal.ShuffledEpochs(steps=10, sigma=2.0), 3),
+        ("shuffled-epochs", {}, shoal.ShuffledEpochs(steps=9, sigma=2.0), 3),
         ("balls-and-bins", {}, shoal.BallsAndBins(bins=10, sigma=2.0), 3),
         ("sequential", {}, shoal.LocalGaussian(sigma=2.0), 3),
     ],
@@ -483,17 +484,108 @@ def test_bad_central_accountants_are_refused(arguments, message):
         integration.register_central(**arguments)
 
 
-def test_what_a_data_loader_really_does(name):
-    data = TensorDataset(torch.zeros(100, 2))
-    shuffled = integration.sampling_of(DataLoader(data, batch_size=30, shuffle=True), sigma=1.0)
-    assert shuffled.mechanism == shoal.ShuffledEpochs(steps=4, sigma=1.0)
+RECORDS = TensorDataset(torch.zeros(100, 2))
+
+
+@pytest.fixture
+def secret():
+    """A generator that nobody can guess; the default one may have got a seed from another test."""
+    return torch.Generator().manual_seed(secrets.randbits(63))
+
+
+def test_what_a_data_loader_really_does(name, secret):
+    shuffled = integration.sampling_of(DataLoader(RECORDS, batch_size=30, shuffle=True, generator=secret), sigma=1.0)
+    # Three full batches; the last one has ten records only.
+    assert shuffled.mechanism == shoal.ShuffledEpochs(steps=3, sigma=1.0)
+    assert (shuffled.name, shuffled.reason) == ("shuffled-epochs", "")
     assert shuffled.epsilon(delta=DELTA, epochs=3) == shuffled.mechanism.epsilon(delta=DELTA, rounds=3)
-    ordered = integration.sampling_of(DataLoader(data, batch_size=10), sigma=1.0, adjacency="replace")
+    ordered = integration.sampling_of(DataLoader(RECORDS, batch_size=10), sigma=1.0, adjacency="replace")
     assert (ordered.mechanism, ordered.rounds) == (shoal.LocalGaussian(sigma=1.0, adjacency="replace"), 1)
     integration.register_central(name)
-    poisson = integration.sampling_of(Run(name, noise=1.5).loader, sigma=1.5)
+    loader = Run(name, noise=1.5).loader
+    torch.seed()
+    poisson = integration.sampling_of(loader, sigma=1.5)
     assert (poisson.name, poisson.rounds) == ("poisson", 10)
     assert poisson.mechanism == shoal.PoissonSampling(rate=0.1, sigma=1.5)
+
+
+def test_accumulated_batches_are_one_step(secret):
+    loader = DataLoader(RECORDS, batch_size=10, shuffle=True, generator=secret)
+    assert integration.sampling_of(loader, sigma=1.0, accumulation=3).mechanism.steps == 3
+    with pytest.raises(ValueError, match="loader must have at least 11 full batches, got 10"):
+        integration.sampling_of(loader, sigma=1.0, accumulation=11)
+    with pytest.raises(ValueError, match="accumulation must be at least 1, got 0"):
+        integration.sampling_of(loader, sigma=1.0, accumulation=0)
+    with pytest.raises(ValueError, match="loader must have at least 1 full batch, got 0"):
+        integration.sampling_of(DataLoader(RECORDS, batch_size=101, shuffle=True, generator=secret), sigma=1.0)
+
+
+def test_an_order_that_can_be_guessed_hides_nobody(secret):
+    """The order follows from the seed: whoever knows it knows where each record is, which really is so."""
+
+    def order(generator):
+        loader = DataLoader(torch.arange(100), batch_size=10, shuffle=True, generator=generator)
+        return torch.cat(list(loader)).tolist()
+
+    assert order(torch.Generator()) == order(torch.Generator())
+    assert order(torch.Generator().manual_seed(7)) == order(torch.Generator().manual_seed(7))
+    for generator, seed in [(torch.Generator(), torch.Generator().initial_seed()), (secret.manual_seed(7), 7)]:
+        loader = DataLoader(RECORDS, batch_size=10, shuffle=True, generator=generator)
+        found = integration.sampling_of(loader, sigma=1.0)
+        assert (found.name, found.mechanism) == ("sequential", shoal.LocalGaussian(sigma=1.0))
+        assert found.reason.startswith(f"the seed {seed} of the loader's generator can be guessed")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        found = integration.sampling_of(DataLoader(RECORDS, batch_size=10, shuffle=True), sigma=1.0)
+        assert "the seed 0 of PyTorch's default generator can be guessed" in found.reason
+        torch.seed()
+        found = integration.sampling_of(DataLoader(RECORDS, batch_size=10, shuffle=True), sigma=1.0)
+        assert found.mechanism == shoal.ShuffledEpochs(steps=10, sigma=1.0)
+
+
+def test_batches_of_poisson_sampling_that_can_be_guessed_are_refused(name):
+    integration.register_central(name)
+    loader = Run(name, noise=1.5).loader
+    loader.batch_sampler.generator = torch.Generator().manual_seed(3)
+    with pytest.raises(ValueError, match="loader must draw batches that nobody can predict: the seed 3"):
+        integration.sampling_of(loader, sigma=1.5)
+
+
+def distributed(**options):
+    sampler = torch.utils.data.DistributedSampler(RECORDS, num_replicas=4, rank=0, **options)
+    return sampler, DataLoader(RECORDS, batch_size=5, sampler=sampler)
+
+
+def test_orders_of_several_workers():
+    sampler, loader = distributed()
+    public = integration.sampling_of(loader, sigma=1.0, sets_epoch=True)
+    assert public.mechanism == shoal.LocalGaussian(sigma=1.0)
+    assert "the seed 0 of DistributedSampler can be guessed" in public.reason
+    sampler, loader = distributed(seed=secrets.randbits(62) + 2**62)
+    same = integration.sampling_of(loader, sigma=1.0)
+    assert same.mechanism == shoal.ShuffledEpochs(steps=5, sigma=1.0, persistent=True)
+    assert (same.name, same.reason) == ("sequential", "without set_epoch all epochs have one order")
+    assert list(sampler) == list(sampler)
+    clear = shoal.LocalGaussian(sigma=1.0).epsilon(delta=DELTA, rounds=3)
+    assert same.epsilon(delta=DELTA, epochs=3).upper == pytest.approx(clear.upper, rel=1e-9)
+    fresh = integration.sampling_of(loader, sigma=1.0, sets_epoch=True)
+    assert fresh.mechanism == shoal.ShuffledEpochs(steps=5, sigma=1.0)
+    before = list(sampler)
+    sampler.set_epoch(1)
+    assert list(sampler) != before
+    assert integration.sampling_of(loader, sigma=1.0) == fresh
+    _, loader = distributed(shuffle=False)
+    assert integration.sampling_of(loader, sigma=1.0).mechanism == shoal.LocalGaussian(sigma=1.0)
+
+
+def test_padding_uses_records_twice():
+    some = TensorDataset(torch.zeros(101, 2))
+    sampler = torch.utils.data.DistributedSampler(some, num_replicas=4, rank=0, seed=2**40)
+    with pytest.raises(ValueError, match="101 records for 4 workers are padded by 3; use drop_last=True"):
+        integration.sampling_of(DataLoader(some, batch_size=5, sampler=sampler), sigma=1.0)
+    sampler = torch.utils.data.DistributedSampler(some, num_replicas=4, rank=0, seed=2**40, drop_last=True)
+    found = integration.sampling_of(DataLoader(some, batch_size=5, sampler=sampler), sigma=1.0, sets_epoch=True)
+    assert found.mechanism == shoal.ShuffledEpochs(steps=5, sigma=1.0)
 
 
 def test_data_loaders_of_which_nothing_is_known_are_refused():

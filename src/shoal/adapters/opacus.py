@@ -57,7 +57,8 @@ try:
     from opacus.accountants import IAccountant, create_accountant, register_accountant
     from opacus.optimizers import AdaClipDPOptimizer
     from opacus.utils.uniform_sampler import DistributedUniformWithReplacementSampler, UniformWithReplacementSampler
-    from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
+    from torch import Generator, default_generator
+    from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, RandomSampler, SequentialSampler
 except ModuleNotFoundError as error:
     raise missing("shoal.adapters.opacus needs PyTorch and Opacus", "train", error.name) from None
 
@@ -448,7 +449,8 @@ def _central(
         return FixedBatch(records=size, batch=max(1, round(rate * size)), sigma=sigma, adjacency=adjacency), steps
     per_epoch, begun = _epochs(steps, rate)
     if sampling == ShuffledEpochs.label:
-        return ShuffledEpochs(steps=per_epoch, sigma=sigma, adjacency=adjacency), begun
+        # Opacus does not say whether the last batch of an epoch is smaller: only full batches count.
+        return ShuffledEpochs(steps=max(1, per_epoch - 1), sigma=sigma, adjacency=adjacency), begun
     if sampling == BallsAndBins.label:
         return BallsAndBins(bins=per_epoch, sigma=sigma, adjacency=adjacency), begun
     return LocalGaussian(sigma=sigma, adjacency=adjacency), begun
@@ -527,6 +529,10 @@ def register_central(
     return _register(name, accountant_class, force)
 
 
+_SEED_MIN = 2**32
+"""Seeds below it can all be tried, and are what people write into scripts."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
     """How a data loader draws its batches: a mechanism, and the number of its rounds in an epoch."""
@@ -535,6 +541,8 @@ class Sampling:
     """One of `SAMPLINGS`, for `register_central`."""
     mechanism: Mechanism
     rounds: int
+    reason: str = ""
+    """Why an order that looks shuffled is not counted as a fresh, secret one; empty if it is."""
 
     def epsilon(self, *, delta: float, epochs: int = 1, **options: Any) -> Interval:
         """Return epsilon of a number of epochs.
@@ -547,51 +555,154 @@ class Sampling:
         Returns:
           The interval.
         """
-        return self.mechanism.epsilon(delta=delta, rounds=self.rounds * _validate.rounds(epochs, "epochs"), **options)
+        number = _validate.rounds(epochs, "epochs")
+        if isinstance(self.mechanism, ShuffledEpochs):
+            return self.mechanism.replace(epochs=number).epsilon(delta=delta, rounds=self.rounds, **options)
+        return self.mechanism.epsilon(delta=delta, rounds=self.rounds * number, **options)
 
 
-def sampling_of(loader: DataLoader[Any], *, sigma: float, adjacency: Adjacency = "zero-out") -> Sampling:
+@dataclass(frozen=True, kw_only=True)
+class _Order:
+    """In which order a loader goes through its records, and how many of its batches are full."""
+
+    full_batches: int
+    shuffles: bool
+    is_fresh: bool = True
+    reason: str = ""
+
+
+def _guessable_seed(generator: Generator | None) -> int | None:
+    """Return the seed of a generator if anybody can guess it; None if not, or if it has no seed."""
+    try:
+        seed = (generator or default_generator).initial_seed()
+    except RuntimeError:  # a generator that reads from the operating system
+        return None
+    # A generator that was never seeded has the same seed on every machine.
+    return seed if 0 <= seed < _SEED_MIN or seed == Generator().initial_seed() else None
+
+
+def _public(seed: int, owner: str) -> str:
+    return (
+        f"the seed {seed} of {owner} can be guessed, so the order is public; draw a secret one, "
+        "for instance secrets.randbits(63)"
+    )
+
+
+def _order(batches: BatchSampler, sets_epoch: bool) -> _Order:
+    """Return the order of a loader whose batches are cut from a sampler of single records."""
+    sampler: Any = batches.sampler
+    batch = batches.batch_size
+    # By exact type: a subclass may draw as it likes.
+    if type(sampler) is SequentialSampler:
+        return _Order(full_batches=len(sampler) // batch, shuffles=False)
+    if type(sampler) is RandomSampler:
+        records = len(sampler.data_source)
+        if sampler.replacement:
+            raise InvalidInput("sampler must draw without replacement: a record may be in a batch twice otherwise")
+        if sampler.num_samples != records:
+            raise InvalidInput(
+                f"sampler must go through all {records} records once an epoch, got num_samples = {sampler.num_samples}"
+            )
+        seed = _guessable_seed(sampler.generator)
+        owner = "PyTorch's default generator" if sampler.generator is None else "the loader's generator"
+        return _Order(
+            full_batches=records // batch, shuffles=seed is None, reason="" if seed is None else _public(seed, owner)
+        )
+    if type(sampler) is DistributedSampler:
+        data: Any = sampler.dataset
+        records, workers = len(data), sampler.num_replicas
+        if records % workers and not sampler.drop_last:
+            raise InvalidInput(
+                f"sampler must use no record twice an epoch: {records} records for {workers} workers are padded by "
+                f"{-records % workers}; use drop_last=True"
+            )
+        if not sampler.shuffle:
+            return _Order(full_batches=sampler.num_samples // batch, shuffles=False)
+        secret = sampler.seed >= _SEED_MIN
+        is_fresh = sets_epoch or sampler.epoch > 0
+        reason = "" if is_fresh else "without set_epoch all epochs have one order"
+        return _Order(
+            full_batches=sampler.num_samples // batch,
+            shuffles=secret,
+            is_fresh=is_fresh,
+            reason=reason if secret else _public(sampler.seed, "DistributedSampler"),
+        )
+    raise InvalidInput(
+        "loader must draw by Opacus' Poisson sampling, by shuffle=True or in sequence, got " + type(sampler).__name__
+    )
+
+
+def sampling_of(
+    loader: DataLoader[Any],
+    *,
+    sigma: float,
+    adjacency: Adjacency = "zero-out",
+    accumulation: int = 1,
+    sets_epoch: bool = False,
+) -> Sampling:
     """Return the mechanism of a data loader, with noise on the sum of each batch.
 
     Opacus' own loaders use Poisson sampling. A loader with `shuffle=True` goes through the data in a new order every
     epoch (shuffled epochs), a loader without in the same order (sequential: once an epoch, each record is in a batch
     that is known). Other samplers are refused, because nothing is known about them.
 
+    A shuffled order hides a record only while nobody can guess it. What can be seen of that in the loader is looked at:
+    an order whose seed can be guessed (`torch.manual_seed(0)`, the default of `DistributedSampler`, a
+    `torch.Generator()` that was not seeded) counts as one that is known, an order that `set_epoch` does not change as
+    one order for all epochs, and `reason` says so. A sampler that pads, and so uses records twice, is refused. Only
+    full batches count. What cannot be seen: who else knows a seed, how sums are divided, what gradients read
+    (`docs/howto/dp-sgd.md`).
+
     Args:
       loader: The data loader.
       sigma: The noise multiplier of the sum of a batch.
       adjacency: Which data sets are compared.
+      accumulation: The number of batches whose gradients are added up before noise is added. What is left at the end
+        of an epoch must be released or thrown away then, so that no record is in one release twice.
+      sets_epoch: Whether the training calls `set_epoch` before every epoch, which only `DistributedSampler` needs. A
+        sampler whose epoch is above 0 has been seen to.
 
     Returns:
       The mechanism, and the number of its rounds in an epoch.
 
     Raises:
-      InvalidInput: If the loader draws in another way.
+      InvalidInput: If the loader draws in another way, uses a record twice, or has no full batch.
 
-    >>> loader = DataLoader(list(range(100)), batch_size=10, shuffle=True)
-    >>> sampling_of(loader, sigma=1.0).mechanism
-    ShuffledEpochs(sigma=1.0, adjacency='zero-out', steps=10, epochs=1)
+    >>> import secrets, torch
+    >>> secret = torch.Generator().manual_seed(secrets.randbits(63))
+    >>> sampling_of(DataLoader(list(range(100)), batch_size=10, shuffle=True, generator=secret), sigma=1.0).mechanism
+    ShuffledEpochs(sigma=1.0, adjacency='zero-out', steps=10, epochs=1, persistent=False)
     """
+    noise, together = _validate.sigma(sigma), _validate.rounds(accumulation, "accumulation")
     batches = getattr(loader, "batch_sampler", None)
     if isinstance(batches, (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler)):
-        rate, name = float(batches.sample_rate), PoissonSampling.label
-    # By exact type: a subclass may draw as it likes.
-    elif type(batches) is BatchSampler and type(batches.sampler) in (RandomSampler, SequentialSampler):
-        single = batches.sampler
-        rate, name = 1.0 / len(loader), SEQUENTIAL
-        if isinstance(single, RandomSampler):
-            if single.replacement:
-                raise InvalidInput("sampler must draw without replacement: a record may be in a batch twice otherwise")
-            if single.num_samples != len(single.data_source):
-                raise InvalidInput(
-                    f"sampler must go through all {len(single.data_source)} records once an epoch, "
-                    f"got num_samples = {single.num_samples}"
-                )
-            name = ShuffledEpochs.label
-    else:
+        seed = _guessable_seed(getattr(batches, "generator", None))
+        if seed is not None:
+            raise InvalidInput(f"loader must draw batches that nobody can predict: {_public(seed, 'its generator')}")
+        if together > 1:
+            raise InvalidInput(f"accumulation must be 1 for Poisson sampling, got {together}")
+        mechanism, rounds = _central(
+            PoissonSampling.label, noise, float(batches.sample_rate), len(loader), None, adjacency
+        )  # fmt: skip
+        return Sampling(name=PoissonSampling.label, mechanism=mechanism, rounds=rounds)
+    if type(batches) is not BatchSampler:
         raise InvalidInput(
             "loader must draw by Opacus' Poisson sampling, by shuffle=True or in sequence, got "
-            f"{type(getattr(batches, 'sampler', batches)).__name__}"
+            + type(getattr(batches, "sampler", batches)).__name__
         )
-    mechanism, rounds = _central(name, _validate.sigma(sigma), rate, len(loader), None, adjacency)
-    return Sampling(name=name, mechanism=mechanism, rounds=rounds)
+    order = _order(batches, sets_epoch)
+    steps = order.full_batches // together
+    if steps == 0:
+        raise InvalidInput(
+            f"loader must have at least {together} full {'batch' if together == 1 else 'batches'}, got "
+            f"{order.full_batches}"
+        )
+    if not order.shuffles:
+        clear = LocalGaussian(sigma=noise, adjacency=adjacency)
+        return Sampling(name=SEQUENTIAL, mechanism=clear, rounds=1, reason=order.reason)
+    return Sampling(
+        name=ShuffledEpochs.label if order.is_fresh else SEQUENTIAL,
+        mechanism=ShuffledEpochs(steps=steps, sigma=noise, adjacency=adjacency, persistent=not order.is_fresh),
+        rounds=1,
+        reason=order.reason,
+    )
