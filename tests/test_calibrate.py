@@ -3,8 +3,18 @@
 import math
 
 import pytest
+from scipy import special
 
-from shoal import BallsAndBins, LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle, calibrate
+from shoal import (
+    BallsAndBins,
+    LocalGaussian,
+    PoissonSampling,
+    Shuffle,
+    ShuffledCheckIn,
+    SubsampledShuffle,
+    calibrate,
+)
+from shoal.errors import InvalidInput, InvalidType
 
 MAKERS = [
     LocalGaussian(sigma=1.0),
@@ -100,7 +110,7 @@ def test_any_crowd():
 
 def test_unreachable_targets_say_so():
     m = Shuffle(users=10, sigma=1.0, crowd="identical")
-    with pytest.raises(ValueError, match=r"epsilon must be reachable, got 1e-10: none found up to"):
+    with pytest.raises(ValueError, match=r"epsilon must be reachable, got 1e-10, which even .* users do not meet"):
         calibrate.users(lambda n: m.replace(users=n), epsilon=1e-10, delta=1e-6, method="rdp")
     with pytest.raises(ValueError, match=r"epsilon must be at least .*, the cost of one round, got 0.1"):
         calibrate.rounds(m, epsilon=0.1, delta=1e-6)
@@ -110,6 +120,55 @@ def test_unreachable_targets_say_so():
         calibrate.rounds(m, epsilon=1, delta=2)
     with pytest.raises(ValueError, match=r"tolerance must lie between"):
         calibrate.sigma(lambda s: m.replace(sigma=s), epsilon=1, delta=1e-6, tolerance=0)
+
+
+@pytest.mark.parametrize(
+    "m",
+    [
+        Shuffle(users=300, sigma=1.0, crowd="identical"),
+        PoissonSampling(rate=0.05, sigma=1.0),
+        LocalGaussian(sigma=1.0, adjacency="replace"),
+    ],
+)
+def test_targets_of_attacks(m):
+    """The least noise for a rate of attacks, or an advantage: met, and not met with a thousandth less noise."""
+    for target, spent in (
+        ({"tpr": 0.03, "fpr": 0.01}, lambda m: m.tradeoff(0.01, rounds=3).upper),
+        ({"advantage": 0.1}, lambda m: m.advantage(rounds=3).upper),
+    ):
+        limit = target.get("tpr", target.get("advantage"))
+        sigma = calibrate.sigma(m, rounds=3, **target)
+        assert spent(m.replace(sigma=sigma)) <= limit < spent(m.replace(sigma=0.997 * sigma))
+        count = calibrate.rounds(m.replace(sigma=2 * sigma), **target)
+        assert count > 3
+
+
+def test_an_advantage_has_a_closed_form():
+    """One plain report of width mu = 1 / sigma has the advantage 2 Phi(mu / 2) - 1."""
+    sigma = calibrate.sigma(LocalGaussian(sigma=1.0), advantage=0.1, tolerance=1e-6, accuracy=1e-9)
+    assert sigma == pytest.approx(0.5 / special.ndtri(0.55), rel=3e-6)
+    assert calibrate.users(Shuffle(users=1, sigma=3.0, crowd="identical"), tpr=0.012, fpr=0.01) > 10
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        ({"epsilon": 1.0}, "must be epsilon and delta, tpr and fpr, or advantage, got epsilon"),
+        ({}, "got none of them"),
+        ({"epsilon": 1.0, "delta": 1e-6, "advantage": 0.1}, "got epsilon, delta, advantage"),
+        ({"tpr": 0.01, "fpr": 0.01}, r"tpr must be above fpr = 0\.01, which a guess reaches, got 0\.01"),
+        ({"advantage": 1.0}, r"advantage must lie strictly between 0 and 1, got 1\.0"),
+        ({"tpr": float("nan"), "fpr": 0.01}, "tpr must be finite, got nan"),
+    ],
+)
+def test_targets_that_are_none(target, message):
+    with pytest.raises((InvalidInput, InvalidType), match=message):
+        calibrate.sigma(LocalGaussian(sigma=1.0), **target)
+
+
+def test_what_makes_a_mechanism():
+    with pytest.raises(InvalidType, match=r"make must be a shoal mechanism or a function that returns one, got 3\.0"):
+        calibrate.sigma(3.0, epsilon=1.0, delta=1e-6)
 
 
 def test_tolerance_is_honoured():

@@ -92,6 +92,14 @@ def rate(value: Any, name: str = "rate") -> float:
     return number
 
 
+def probability(name: str, value: Any) -> float:
+    """The value as a probability strictly between 0 and 1."""
+    number = real(name, value)
+    if not 0.0 < number < 1.0:
+        raise InvalidInput(f"{name} must lie strictly between 0 and 1, got {number}")
+    return number
+
+
 def delta(value: Any, name: str = "delta") -> float:
     number = real(name, value)
     if not 0 < number < 1:

@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 from shoal import _validate
 from shoal.accountant import Accountant
@@ -51,13 +50,6 @@ def _questions(source: Mechanism | Accountant, rounds: int) -> tuple[Callable[[f
     return lambda epsilon: source.delta(epsilon=epsilon), source.tradeoff
 
 
-def _probability(name: str, value: Any) -> float:
-    number = _validate.real(name, value)
-    if not 0.0 < number < 1.0:
-        raise InvalidInput(f"{name} must lie strictly between 0 and 1, got {number}")
-    return number
-
-
 def bayes_accuracy(source: Mechanism | Accountant, *, prior: float = 0.5, rounds: int = 1) -> Interval:
     """The probability that the best guess about one user's participation is right.
 
@@ -78,7 +70,7 @@ def bayes_accuracy(source: Mechanism | Accountant, *, prior: float = 0.5, rounds
     >>> 0.6914 < accuracy.lower <= accuracy.upper < 0.6915
     True
     """
-    prior = _probability("prior", prior)
+    prior = _validate.probability("prior", prior)
     delta_at, _ = _questions(source, rounds)
     # The likelier side last, and t from both without cancellation where the prior is close to 0 or 1.
     rare, usual = sorted((prior, 1.0 - prior))
@@ -111,6 +103,6 @@ def guessing(source: Mechanism | Accountant, *, baseline: float, rounds: int = 1
     >>> guessing(Shuffle(users=1_000, sigma=2.0), baseline=1e-3).upper < 1.2e-3
     True
     """
-    baseline = _probability("baseline", baseline)
+    baseline = _validate.probability("baseline", baseline)
     _, power_at = _questions(source, rounds)
     return Interval(lower=baseline, upper=max(baseline, power_at(baseline).upper))

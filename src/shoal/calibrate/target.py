@@ -1,4 +1,6 @@
-"""The target of a calibration: an epsilon that must not be exceeded, and about where a parameter meets it.
+"""The target of a calibration: a number that must not be exceeded, and about where a parameter meets it.
+
+The number is an epsilon at a delta, the power of the best test at a false positive rate, or its advantage.
 
 For any crowd an epsilon takes some tenths of a second. There a search starts where a coarser law meets the target:
 that only chooses where to look, and every answer is computed at full accuracy.
@@ -15,8 +17,9 @@ from shoal.accountant import Accountant
 from shoal.bounds import certify
 from shoal.bounds.anycrowd import evaluate
 from shoal.calibrate.searching import Point, expand, narrow
+from shoal.errors import InvalidInput, InvalidType
 from shoal.mechanisms import Mechanism, bounds
-from shoal.query import EPSILON, Bounds, Options, guarantee
+from shoal.query import ADVANTAGE, EPSILON, POWER, Bounds, Options, Question, guarantee
 
 _COARSE_ACCURACY = 4.0 * certify.ACCURACY
 """The accuracy of laws that only say where to look: a quarter of the work."""
@@ -41,19 +44,68 @@ _COARSE_TRIES = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class EpsilonTarget:
-    """An epsilon to be met at a delta, and how it is computed."""
+class Target:
+    """A number to be met, and how it is computed."""
 
-    epsilon: float
-    delta: float
+    name: str
+    """What users call the number: epsilon, tpr or advantage."""
+
+    question: Question
+    value: float
+    """At which delta or false positive rate."""
+
+    limit: float
+    floor: float = 0.0
+    """What the number falls to if nothing is revealed."""
+
     options: Options
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "epsilon", _validate.epsilon(self.epsilon, positive=True))
-        object.__setattr__(self, "delta", _validate.delta(self.delta))
+    @classmethod
+    def of(
+        cls,
+        *,
+        options: Options,
+        epsilon: float | None = None,
+        delta: float | None = None,
+        tpr: float | None = None,
+        fpr: float | None = None,
+        advantage: float | None = None,
+    ) -> Target:
+        """The target that arguments describe: epsilon and delta, tpr and fpr, or an advantage.
+
+        Args:
+            options: How the number is computed.
+            epsilon: The epsilon to be met at `delta`.
+            delta: Its delta.
+            tpr: The true positive rate that no test may exceed at the false positive rate `fpr`.
+            fpr: Its false positive rate.
+            advantage: The difference of both rates that no test may exceed.
+
+        Returns:
+            The target.
+
+        Raises:
+            InvalidInput: If a number is not allowed.
+            InvalidType: Unless exactly one target is described.
+        """
+        arguments = {"epsilon": epsilon, "delta": delta, "tpr": tpr, "fpr": fpr, "advantage": advantage}
+        names = {name for name, number in arguments.items() if number is not None}
+        if names == {"epsilon", "delta"}:
+            limit, place = _validate.epsilon(epsilon, positive=True), _validate.delta(delta)
+            return cls(name="epsilon", question=EPSILON, value=place, limit=limit, options=options)
+        if names == {"tpr", "fpr"}:
+            limit, place = _validate.probability("tpr", tpr), _validate.probability("fpr", fpr)
+            if limit <= place:
+                raise InvalidInput(f"tpr must be above fpr = {place:g}, which a guess reaches, got {limit:g}")
+            return cls(name="tpr", question=POWER, value=place, limit=limit, floor=place, options=options)
+        if names == {"advantage"}:
+            limit = _validate.probability("advantage", advantage)
+            return cls(name="advantage", question=ADVANTAGE, value=0.0, limit=limit, options=options)
+        got = ", ".join(name for name in arguments if name in names) or "none of them"
+        raise InvalidType(f"a target must be epsilon and delta, tpr and fpr, or advantage, got {got}")
 
     def spent(self, mechanism: Mechanism, rounds: int, after: Accountant | None = None) -> float:
-        """The epsilon of some rounds, after those of an accountant.
+        """The number for some rounds, after those of an accountant.
 
         Args:
             mechanism: What is run.
@@ -65,10 +117,10 @@ class EpsilonTarget:
         """
         counts = {entry.mechanism: entry.rounds for entry in after or ()}
         counts[mechanism] = counts.get(mechanism, 0) + rounds
-        return guarantee(EPSILON, bounds(counts.items()), self.delta, self.options)
+        return guarantee(self.question, bounds(counts.items()), self.value, self.options)
 
     def excess(self, mechanism: Mechanism, rounds: int, after: Accountant | None = None) -> float:
-        """log(epsilon / target), which is not positive where the target is met.
+        """The logarithm of the number over its limit, which is not positive where the target is met.
 
         Args:
             mechanism: What is run.
@@ -80,11 +132,15 @@ class EpsilonTarget:
         """
         return self._log_ratio(self.spent(mechanism, rounds, after))
 
-    def _log_ratio(self, epsilon: float) -> float:
-        return math.log(epsilon / self.epsilon) if epsilon > 0.0 else -math.inf
+    def _log_ratio(self, spent: float) -> float:
+        if spent <= self.limit and spent - self.floor <= 0.0:
+            return -math.inf
+        # The sign is exact, whatever the rounding of the quotient.
+        ratio = math.log((spent - self.floor) / (self.limit - self.floor))
+        return max(ratio, 5e-324) if spent > self.limit else min(ratio, 0.0)
 
     def is_expensive(self, mechanism: Mechanism, rounds: int) -> bool:
-        """Whether an epsilon takes long: for any crowd, tightly."""
+        """Whether an answer takes long: for any crowd, tightly."""
         return self.options.method == "tight" and evaluate.is_any(mechanism.bounds(rounds).upper)
 
     def guess(
@@ -103,7 +159,7 @@ class EpsilonTarget:
         Returns:
             The place and the slope; None where no guess is needed, or none can be made.
         """
-        if not self.is_expensive(make(start), rounds):
+        if self.question is not EPSILON or not self.is_expensive(make(start), rounds):
             return None
 
         def bounds_at(x: float) -> Bounds:
@@ -111,10 +167,10 @@ class EpsilonTarget:
 
         def identical_excess(x: float) -> float:
             attack = bounds_at(x).attacks[0]
-            return self._log_ratio(certify.epsilons(attack, [self.delta], _IDENTICAL_ACCURACY)[0].upper)
+            return self._log_ratio(certify.epsilons(attack, [self.value], _IDENTICAL_ACCURACY)[0].upper)
 
         def coarse_excess(x: float) -> float:
-            return self._log_ratio(evaluate.upper_epsilon(bounds_at(x).upper, self.delta, _COARSE_ACCURACY))
+            return self._log_ratio(evaluate.upper_epsilon(bounds_at(x).upper, self.value, _COARSE_ACCURACY))
 
         bracket = expand(identical_excess, *ends, start)
         if bracket is None:

@@ -27,8 +27,16 @@ Delta = Annotated[str, typer.Option(metavar="D", help="Delta, such as 1e-5 or 1/
 DeltaList = Annotated[
     str, typer.Option(metavar="D[,D…]", help="One or more deltas, such as 1e-5 or 1e-5,1/60000.", show_default=False)
 ]
-Epsilon = Annotated[str, typer.Option(metavar="E", help="The epsilon to meet.", show_default=False)]
 EpsilonList = Annotated[str, typer.Option(metavar="E[,E…]", help="One or more epsilons.", show_default=False)]
+TargetEpsilon = Annotated[str | None, typer.Option(metavar="E", help="The epsilon to meet, at delta.")]
+TargetDelta = Annotated[str | None, typer.Option(metavar="D", help="Its delta, such as 1e-5 or 1/60000.")]
+TargetTpr = Annotated[
+    str | None, typer.Option(metavar="P", help="In the place of epsilon: the true positive rate of attacks to meet.")
+]
+TargetFpr = Annotated[str | None, typer.Option(metavar="F", help="The false positive rate of these attacks.")]
+TargetAdvantage = Annotated[
+    str | None, typer.Option(metavar="A", help="In the place of epsilon: the largest TPR - FPR of attacks to meet.")
+]
 RoundsList = Annotated[
     str,
     typer.Option(

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from shoal import _validate, calibrate
 from shoal._written import number
+from shoal.calibrate.target import Target
 from shoal.cli import options as opt
 from shoal.cli import screen, view
 from shoal.cli.mechanism_options import Described, Description, MechanismOffer, describes_mechanism
@@ -16,30 +17,33 @@ from shoal.formatting import rounded, short
 from shoal.mechanisms import Mechanism
 from shoal.query import EPSILON, Method, Options
 
+TARGET_PARTS = ("epsilon", "delta", "tpr", "fpr", "advantage")
+"""What describes a target, in the order of the options."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationTarget:
-    """The epsilon and delta to meet after a number of rounds, and how they are computed."""
+    """What is to be met after a number of rounds."""
 
-    epsilon: float
-    delta: float
+    numbers: Mapping[str, float]
+    target: Target
     rounds: int
-    method: Method
-    accuracy: float
 
     @property
     def arguments(self) -> dict[str, Any]:
         """What is to be met, as arguments of `shoal.calibrate`."""
-        return {"epsilon": self.epsilon, "delta": self.delta, "method": self.method, "accuracy": self.accuracy}
+        options = self.target.options
+        return {**self.numbers, "method": options.method, "accuracy": options.accuracy}
 
 
-def _target(epsilon: str, delta: str, rounds: str, method: Method, accuracy: float) -> CalibrationTarget:
+def _target(parts: Mapping[str, str | None], rounds: str, method: Method, accuracy: float) -> CalibrationTarget:
+    if all(parts[name] is None for name in TARGET_PARTS):
+        raise InvalidInput("a target must be given: add --epsilon and --delta, --tpr and --fpr, or --advantage")
+    numbers = {name: number(name, text) for name, text in parts.items() if text is not None}
     return CalibrationTarget(
-        epsilon=_validate.epsilon(number("epsilon", epsilon)),
-        delta=_validate.delta(number("delta", delta)),
+        numbers=numbers,
+        target=Target.of(options=Options(method=method, accuracy=accuracy), **numbers),
         rounds=_validate.rounds(number("rounds", rounds)),
-        method=method,
-        accuracy=accuracy,
     )
 
 
@@ -54,7 +58,7 @@ class Unknown:
 
 
 def _least_sigma(m: Mechanism, target: CalibrationTarget) -> float:
-    return calibrate.sigma(lambda sigma: m.replace(sigma=sigma), rounds=target.rounds, **target.arguments)
+    return calibrate.sigma(m, rounds=target.rounds, **target.arguments)
 
 
 def _most_rounds(m: Mechanism, target: CalibrationTarget) -> int:
@@ -62,8 +66,7 @@ def _most_rounds(m: Mechanism, target: CalibrationTarget) -> int:
 
 
 def _fewest_users(m: Mechanism, target: CalibrationTarget) -> int:
-    make: Callable[[int], Mechanism] = lambda users: m.replace(users=users)  # noqa: E731  # its type helps mypy
-    return calibrate.users(make, rounds=target.rounds, at_least=getattr(m, "sample", 1), **target.arguments)
+    return calibrate.users(m, rounds=target.rounds, at_least=getattr(m, "sample", 1), **target.arguments)
 
 
 # The least noise is rounded up: what is printed meets the target too.
@@ -75,8 +78,11 @@ USERS = Unknown(name="users", head="fewest users", search=_fewest_users, written
 @describes_mechanism
 def sigma_command(
     *,
-    epsilon: opt.Epsilon,
-    delta: opt.Delta,
+    epsilon: opt.TargetEpsilon = None,
+    delta: opt.TargetDelta = None,
+    tpr: opt.TargetTpr = None,
+    fpr: opt.TargetFpr = None,
+    advantage: opt.TargetAdvantage = None,
     described: Annotated[Description, MechanismOffer(solved_for="sigma")],
     rounds: opt.RoundsOption = "1",
     crowd: opt.CrowdOption = None,
@@ -95,14 +101,18 @@ def sigma_command(
     """
     # A placeholder for what is looked for; every trial replaces it.
     variants = described.variants(crowd, adjacency, sigma=1.0)
-    _answer(SIGMA, variants, _target(epsilon, delta, rounds, method, accuracy), as_json=as_json)
+    parts = {"epsilon": epsilon, "delta": delta, "tpr": tpr, "fpr": fpr, "advantage": advantage}
+    _answer(SIGMA, variants, _target(parts, rounds, method, accuracy), as_json=as_json)
 
 
 @describes_mechanism
 def rounds_command(
     *,
-    epsilon: opt.Epsilon,
-    delta: opt.Delta,
+    epsilon: opt.TargetEpsilon = None,
+    delta: opt.TargetDelta = None,
+    tpr: opt.TargetTpr = None,
+    fpr: opt.TargetFpr = None,
+    advantage: opt.TargetAdvantage = None,
     described: Described,
     crowd: opt.CrowdOption = None,
     adjacency: opt.AdjacencyOption = "zero-out",
@@ -119,14 +129,18 @@ def rounds_command(
         --epsilon 0.05 --delta 1e-5
     """
     variants = described.variants(crowd, adjacency)
-    _answer(ROUNDS, variants, _target(epsilon, delta, "1", method, accuracy), as_json=as_json)
+    parts = {"epsilon": epsilon, "delta": delta, "tpr": tpr, "fpr": fpr, "advantage": advantage}
+    _answer(ROUNDS, variants, _target(parts, "1", method, accuracy), as_json=as_json)
 
 
 @describes_mechanism
 def users_command(
     *,
-    epsilon: opt.Epsilon,
-    delta: opt.Delta,
+    epsilon: opt.TargetEpsilon = None,
+    delta: opt.TargetDelta = None,
+    tpr: opt.TargetTpr = None,
+    fpr: opt.TargetFpr = None,
+    advantage: opt.TargetAdvantage = None,
     described: Annotated[Description, MechanismOffer(having="users", solved_for="users")],
     rounds: opt.RoundsOption = "1",
     crowd: opt.CrowdOption = None,
@@ -143,7 +157,8 @@ def users_command(
     shoal calibrate users shuffle --sigma 5 --rounds 20 --epsilon 0.5 \\
         --delta 1e-6 --accuracy 0.01
     """
-    target = _target(epsilon, delta, rounds, method, accuracy)
+    parts = {"epsilon": epsilon, "delta": delta, "tpr": tpr, "fpr": fpr, "advantage": advantage}
+    target = _target(parts, rounds, method, accuracy)
     if "users" not in described.parameters:
         raise InvalidInput(f"users is not a parameter of {described.label}")
     variants = described.variants(crowd, adjacency, users=_users_to_start_with(described))
@@ -164,29 +179,32 @@ def _answer(unknown: Unknown, variants: list[Mechanism], target: CalibrationTarg
     # One crowd may have no answer where the other has: that is an answer, too.
     if all(row[unknown.name] is None for row in rows):
         raise InvalidInput(rows[0]["reason"])
+    name = target.target.name
+    symbols = {"epsilon": "ε", "delta": "δ", "tpr": "TPR", "fpr": "FPR"}
 
     def value(row: Mapping[str, Any]) -> str:
         return "not reachable" if row[unknown.name] is None else unknown.written(row[unknown.name])
 
     def reached(row: Mapping[str, Any]) -> str:
-        return rounded(row["epsilon"]["upper"]) if "epsilon" in row else "–"
+        return rounded(row[name]["upper"]) if name in row else "–"
 
+    aims = ", ".join(f"{symbols.get(part, part)} = {short(limit)}" for part, limit in target.numbers.items())
     view.View(
-        title=f"{variants[0].label}: target ε = {short(target.epsilon)}, δ = {short(target.delta)}",
+        title=f"{variants[0].label}: target {aims}",
         columns=[
             view.CROWD_COLUMN,
             view.ViewColumn(head=unknown.head, text=value),
-            view.ViewColumn(head="ε reached", text=reached),
+            view.ViewColumn(head=f"{symbols.get(name, name)} reached", text=reached),
         ],
         rows=rows,
         sentences=[row.get("guarantee") or f"{str(row['crowd']).capitalize()} crowd: {row['reason']}." for row in rows],
-        payload={"target": {"epsilon": target.epsilon, "delta": target.delta}, "rows": rows},
+        payload={"target": dict(target.numbers), "rows": rows},
     ).show(as_json=as_json)
 
 
 def _calibrated_row(unknown: Unknown, m: Mechanism, target: CalibrationTarget) -> dict[str, Any]:
     """Return the value that meets the target and the guarantee it gives, or why there is none."""
-    crowd = m.crowd
+    crowd, aim = m.crowd, target.target
     try:
         with screen.working(m.label):
             value = unknown.search(m, target)
@@ -195,7 +213,10 @@ def _calibrated_row(unknown: Unknown, m: Mechanism, target: CalibrationTarget) -
         return {"crowd": crowd, unknown.name: None, "reason": str(error)}
     solved = m if unknown is ROUNDS else m.replace(**{unknown.name: value})
     rounds = int(value) if unknown is ROUNDS else target.rounds
-    options = Options(method=target.method, accuracy=target.accuracy)
-    answer = solved.answer(EPSILON, target.delta, rounds=rounds, options=options)
-    sentence = solved.state(answer, rounds=rounds).sentence()
-    return {"crowd": crowd, unknown.name: value, "epsilon": view.ends(answer.interval), "guarantee": sentence}
+    answer = solved.answer(aim.question, aim.value, rounds=rounds, options=aim.options)
+    if aim.question is EPSILON:
+        sentence = solved.state(answer, rounds=rounds).sentence()
+    else:
+        # A rate of attacks is not stated as (epsilon, delta).
+        sentence = f"Assuming that {solved.protocol}, and {solved.assumption}; {solved.trust}."
+    return {"crowd": crowd, unknown.name: value, aim.name: view.ends(answer.interval), "guarantee": sentence}
