@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, also if the process is killed, the machine stops or the disk is full."""
+"""Files that are written whole or not at all, even if the process is killed or the disk is full."""
 
 from __future__ import annotations
 
@@ -16,18 +16,24 @@ def private(path: Path) -> IO[bytes]:
 
 
 def replace(path: Path, pieces: Iterable[bytes], *, only_writer: bool = True) -> None:
-    """Write `path`, for its owner alone, so that a crash leaves the old file or the new one, never a part of it.
+    """Write a file that only its owner can read; a crash leaves the old file or the new one.
 
-    `only_writer`: no other process writes this file, so that a draft that a crash left is overwritten the next time.
+    Args:
+        path: The file.
+        pieces: The content, in order.
+        only_writer: Whether no other process writes this file, so that a draft left by a crash can be overwritten.
+
+    Raises:
+        OSError: If the file cannot be written.
     """
     draft = path.with_name(f"{path.name}.draft" if only_writer else f".{path.name}.{secrets.token_hex(8)}")
-    # `private` refuses a file that exists: what a crash left goes first.
+    # `private` refuses a file that exists, so a draft left by a crash is removed first.
     draft.unlink(missing_ok=True)
     try:
         with private(draft) as file:
             for piece in pieces:
                 file.write(piece)
-            # The content must be on the disk before the name is: else a loss of power leaves an empty file under it.
+            # The content must reach the disk before the name does: a loss of power would leave an empty file.
             file.flush()
             os.fsync(file.fileno())
         draft.replace(path)
@@ -39,7 +45,7 @@ def replace(path: Path, pieces: Iterable[bytes], *, only_writer: bool = True) ->
 
 
 def sync_folder(folder: Path) -> None:
-    """Make creations, renames and removals in a folder last."""
+    """Make creations, renames and removals in a folder permanent."""
     if os.name == "nt":
         return  # Windows opens no folders; its file system does this by itself
     handle = os.open(folder, os.O_RDONLY)

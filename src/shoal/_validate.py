@@ -29,13 +29,25 @@ USERS_MAX = 10**15
 ROUNDS_MAX = 10**12
 ORDER_MAX = 1e9
 ASKED_EPSILON_MAX = 1e12
-"""What may be asked: whole numbers that doubles hold, orders and epsilons whose products do not overflow. Laws are
-computed for less (`bounds.numeric`); beyond, simpler bounds answer."""
+"""The largest values of arguments: whole numbers that doubles hold, and orders and epsilons whose products do not
+overflow. Laws are computed up to smaller limits (`bounds.numeric`); beyond these, simpler bounds answer."""
 
 
 def real(name: str, value: Any) -> float:
-    """A finite real number; booleans, strings and arrays are refused."""
-    # What numpy makes of one number is one number.
+    """A finite real number; booleans, strings and arrays are refused.
+
+    Args:
+        name: The name of the argument, for the message.
+        value: Its value.
+
+    Returns:
+        The number.
+
+    Raises:
+        InvalidType: If it is no number.
+        InvalidInput: If it is not finite.
+    """
+    # A numpy array without dimensions is one number.
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value.item()
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
@@ -50,7 +62,21 @@ def real(name: str, value: Any) -> float:
 
 
 def integer(name: str, value: Any, *, minimum: int, maximum: int) -> int:
-    """A whole number in [minimum, maximum]; 3.0 is accepted, 2.5 is not."""
+    """A whole number in [minimum, maximum]; 3.0 is accepted, 2.5 is not.
+
+    Args:
+        name: The name of the argument, for the message.
+        value: Its value.
+        minimum: The smallest allowed number.
+        maximum: The largest allowed number.
+
+    Returns:
+        The number.
+
+    Raises:
+        InvalidType: If it is no number.
+        InvalidInput: If it is not whole, or outside the limits.
+    """
     number = real(name, value)
     if number != int(number):
         raise InvalidInput(f"{name} must be a whole number, got {value}")
@@ -64,15 +90,53 @@ def integer(name: str, value: Any, *, minimum: int, maximum: int) -> int:
 
 
 def users(name: str, value: Any) -> int:
+    """A number of users.
+
+    Args:
+        name: The name of the argument, for the message.
+        value: Its value.
+
+    Returns:
+        The number.
+
+    Raises:
+        InvalidType: If it is no number.
+        InvalidInput: If it is not whole, or outside 1 to `USERS_MAX`.
+    """
     return integer(name, value, minimum=1, maximum=USERS_MAX)
 
 
 def rounds(value: Any, name: str = "rounds") -> int:
+    """A number of rounds.
+
+    Args:
+        value: The value of the argument.
+        name: Its name, for the message.
+
+    Returns:
+        The number.
+
+    Raises:
+        InvalidType: If it is no number.
+        InvalidInput: If it is not whole, or outside 1 to `ROUNDS_MAX`.
+    """
     return integer(name, value, minimum=1, maximum=ROUNDS_MAX)
 
 
 def sigma(value: Any, name: str = "sigma") -> float:
-    """A noise multiplier."""
+    """A noise multiplier.
+
+    Args:
+        value: The value of the argument.
+        name: Its name, for the message.
+
+    Returns:
+        The number.
+
+    Raises:
+        InvalidType: If it is no number.
+        InvalidInput: If it is not positive, or outside `SIGMA_RANGE`.
+    """
     number = real(name, value)
     low, high = SIGMA_RANGE
     if number <= 0:
@@ -83,7 +147,19 @@ def sigma(value: Any, name: str = "sigma") -> float:
 
 
 def rate(value: Any, name: str = "rate") -> float:
-    """A probability of taking part."""
+    """A probability of taking part.
+
+    Args:
+        value: The value of the argument.
+        name: Its name, for the message.
+
+    Returns:
+        The number.
+
+    Raises:
+        InvalidType: If it is no number.
+        InvalidInput: If it is outside `RATE_MIN` to 1.
+    """
     number = real(name, value)
     if not 0 < number <= 1:
         raise InvalidInput(f"{name} must be above 0 and at most 1, got {number}")
@@ -101,6 +177,19 @@ def probability(name: str, value: Any) -> float:
 
 
 def delta(value: Any, name: str = "delta") -> float:
+    """A probability strictly between 0 and 1.
+
+    Args:
+        value: The value of the argument.
+        name: Its name, for the message.
+
+    Returns:
+        The number.
+
+    Raises:
+        InvalidType: If it is no number.
+        InvalidInput: If it is outside.
+    """
     number = real(name, value)
     if not 0 < number < 1:
         raise InvalidInput(f"{name} must lie strictly between 0 and 1, got {number}")
@@ -108,6 +197,20 @@ def delta(value: Any, name: str = "delta") -> float:
 
 
 def epsilon(value: Any, name: str = "epsilon", *, positive: bool = False) -> float:
+    """A privacy loss of at least 0.
+
+    Args:
+        value: The value of the argument.
+        name: Its name, for the message.
+        positive: Whether 0 is refused.
+
+    Returns:
+        The number.
+
+    Raises:
+        InvalidType: If it is no number.
+        InvalidInput: If it is negative, too large, or a refused 0.
+    """
     number = real(name, value)
     if positive and number == 0.0:
         raise InvalidInput(f"{name} must be positive, got {number}")
@@ -118,7 +221,19 @@ def epsilon(value: Any, name: str = "epsilon", *, positive: bool = False) -> flo
 
 
 def order(value: Any, name: str = "order") -> float:
-    """A Rényi order."""
+    """A Rényi order.
+
+    Args:
+        value: The value of the argument.
+        name: Its name, for the message.
+
+    Returns:
+        The number.
+
+    Raises:
+        InvalidType: If it is no number.
+        InvalidInput: If it is not above 1, or above `ORDER_MAX`.
+    """
     number = real(name, value)
     if not 1 < number <= ORDER_MAX:
         raise InvalidInput(f"{name} must be above 1 and at most {ORDER_MAX:g}, got {number}")
@@ -132,6 +247,20 @@ def orders(value: Any) -> FloatArray:
 
 
 def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
+    """One of several allowed words.
+
+    Args:
+        name: The name of the argument, for the message.
+        value: Its value.
+        allowed: The allowed words.
+
+    Returns:
+        The word.
+
+    Raises:
+        InvalidType: If it is no text.
+        InvalidInput: If it is another word.
+    """
     if not isinstance(value, str):
         raise InvalidType(f"{name} must be one of {', '.join(allowed)}, got {value!r}")
     if value not in allowed:
@@ -140,16 +269,27 @@ def choice(name: str, value: Any, allowed: Sequence[str]) -> str:
 
 
 def is_scalar(value: Any) -> bool:
-    """Whether a question was asked about one value rather than a collection of them."""
+    """Whether a value is a single one and not a collection."""
     array: Any = value  # of another library, perhaps: numpy's types know lists and its own arrays only
     return isinstance(value, (str, bytes)) or not isinstance(value, Iterable) or np.ndim(array) == 0
 
 
 def each(name: str, value: Any) -> list[Any]:
-    """The values of a scalar or a one-dimensional, non-empty collection."""
+    """The values of a scalar or of a collection with one dimension.
+
+    Args:
+        name: The name of the argument, for the message.
+        value: Its value.
+
+    Returns:
+        The values.
+
+    Raises:
+        InvalidInput: If there are none.
+    """
     if is_scalar(value):
         return [value]
-    # As Python numbers: messages then show 3 and not np.int64(3).
+    # Python numbers, so that messages show 3 and not np.int64(3).
     items = value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else list(value)
     if not items:
         raise InvalidInput(f"{name} must not be empty")

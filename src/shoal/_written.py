@@ -1,4 +1,4 @@
-"""Numbers as people write them, in a command or on the page."""
+"""Numbers as people write them in a command or on the page."""
 
 from __future__ import annotations
 
@@ -7,16 +7,27 @@ import re
 from shoal.errors import InvalidInput, InvalidType
 
 _LONGEST = 60
-"""No number anybody means is longer; a text of millions of digits would take minutes to read."""
+"""The largest number of characters; a text of millions of digits would take minutes to read."""
 
 _GROUPED = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+")
 
 
 def number(name: str, text: str) -> float | int:
-    """`5540`, `5_540`, `5,540`, `1e-5` or `1/60000`.
+    """A number from its text: `5540`, `5_540`, `5,540`, `1e-5` or `1/60000`.
 
     >>> number("delta", "1/60,000") == 1 / 60_000
     True
+
+    Args:
+        name: The name of the argument, for the message.
+        text: The text.
+
+    Returns:
+        The number.
+
+    Raises:
+        InvalidType: If it is no text.
+        InvalidInput: If the text is no number.
     """
     if not isinstance(text, str):
         raise InvalidType(f"{name} must be written as a text, got {text!r}")

@@ -1,8 +1,8 @@
-"""Budgets for rounds that are chosen on the way: `Filter` admits or refuses the next ones.
+"""Budgets for rounds that are chosen along the way: `Filter` admits or refuses the next ones.
 
-A tight composition holds for rounds whose parameters are fixed beforehand. A filter holds however the next mechanism,
-its parameters, and the decision to stop depend on everything that was published: it is fixed by its budget and its
-plan, before anything is seen, and refuses what would exceed the budget.
+A tight composition holds for rounds whose parameters are fixed beforehand. A filter holds even if the next mechanism,
+its parameters and the decision to stop depend on everything published so far: its budget and its plan are fixed before
+anything is seen, and it refuses rounds that would exceed the budget.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ FILTER_STATE_VERSION = 1
 """The version of saved filters and odometers; one of another version is refused."""
 
 PlannedRounds = Mechanism | Accountant | Iterable[Mechanism | Entry]
-"""What is likely to be run: one mechanism, several, or a ledger with numbers of rounds."""
+"""The rounds that are likely to run: one mechanism, several, or a ledger."""
 
 
 class Filter:
     """A budget (epsilon, delta) for rounds that are chosen from anything seen.
 
-    Whatever is spent, all rounds together are within (epsilon, delta). The plan says what is likely to be run; the way
-    in which the filter adds up is chosen from it, once, so that the plan would be admitted most often. Methods:
+    All rounds that it admits are (epsilon, delta)-DP together. The plan says which rounds are likely. From it the
+    filter chooses, once, how it adds up, so that it admits the largest multiple of the plan. Methods:
 
     - "gaussian": each block of rounds counts as the Gaussian mechanism that dominates it, up to a small probability;
       best for shuffled reports;
     - "rdp": Rényi DP at one order; often best for Poisson sampling with much noise in few steps;
-    - "plan": each round takes the place of one that was planned and is no less private than that. This is as tight as
-      a plan that is fixed beforehand, and admits nothing else.
+    - "plan": each round replaces a planned one and is at least as private. This is as tight as a plan that is fixed
+      beforehand, and admits nothing else.
 
-    Left out, the method is the better of the first two.
+    By default the method is the better of the first two.
 
     >>> from shoal import Shuffle
     >>> f = Filter(epsilon=0.62, delta=1e-6, plan=Shuffle(users=1_000, sigma=3.0, crowd="identical"))
@@ -134,7 +134,7 @@ class Filter:
         return _validate.rounds(rounds)
 
     def _after(self, mechanism: Mechanism, rounds: int) -> FloatArray | None:
-        """What would be spent after these rounds, by the first way that is within the limits."""
+        """The costs after these rounds, by the first way to pay that is within the limits, or None."""
         sums = self._rule.added(self._spent, self._rule.costs(mechanism, rounds))
         affordable = np.flatnonzero(np.all(sums <= self._limits, axis=1))
         return sums[affordable[0]] if len(affordable) else None
@@ -143,9 +143,9 @@ class Filter:
         """Whether a block of rounds is within what is left; spends nothing.
 
         Args:
-            mechanism: What may be run next; it may be chosen from anything seen.
-            rounds: How many rounds of it. They are one block, fixed before the first of them, which may cost less
-                than as many single rounds.
+            mechanism: The next mechanism; its choice may depend on everything seen.
+            rounds: The number of its rounds. They form one block, fixed before the first of them, which may cost
+                less than single rounds.
 
         Returns:
             True if the filter would admit it.
@@ -159,8 +159,8 @@ class Filter:
         """Enter a block of rounds before it is run.
 
         Args:
-            mechanism: What is run next; it may be chosen from anything seen.
-            rounds: How many rounds of it, as one block.
+            mechanism: The next mechanism; its choice may depend on everything seen.
+            rounds: The number of its rounds, as one block.
 
         Returns:
             This filter, so that calls can be chained.
@@ -220,7 +220,7 @@ class Filter:
 
 
 def methods(method: FilterMethod | None) -> tuple[FilterMethod, ...]:
-    """The methods that are candidates: the one that is named, or those that admit any mechanism.
+    """The candidate methods: the named one, or those that admit any mechanism.
 
     Args:
         method: The name of a method, or None.

@@ -1,4 +1,4 @@
-"""The ledger of many rounds: `Accountant` enters them and answers questions about all of them together."""
+"""The ledger of many rounds: `Accountant` records them and answers questions about their total."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from shoal.query import (
 from shoal.statement import Statement, question_for
 
 STATE_VERSION = 1
-"""The version of saved ledgers; one of another version is refused, never guessed at."""
+"""The version of saved ledgers; any other version is refused."""
 
 _COLUMNS = ("rounds", "mechanism", "settings", "adjacency and crowd")
 """The columns of a ledger in a notebook."""
@@ -71,14 +71,14 @@ class Accountant:
         """Enter `rounds` rounds of a mechanism.
 
         Args:
-            mechanism: What was run.
-            rounds: How many rounds of it.
+            mechanism: The mechanism that was run.
+            rounds: The number of rounds.
 
         Returns:
             This accountant, so that calls can be chained.
 
         Raises:
-            InvalidInput: Where an argument is not allowed, or the adjacency is not that of earlier rounds.
+            InvalidInput: If an argument is not allowed, or the adjacency differs from earlier rounds.
         """
         if not isinstance(mechanism, Mechanism):
             raise InvalidType(f"mechanism must be a shoal mechanism, got {mechanism!r}")
@@ -95,7 +95,7 @@ class Accountant:
 
     @property
     def ledger(self) -> tuple[Entry, ...]:
-        """The rounds that were entered: each different mechanism once, in the order of first use."""
+        """The entries: each mechanism once, in the order of first use."""
         return tuple(Entry(mechanism=m, rounds=r) for m, r in self._counts.items())
 
     def __len__(self) -> int:
@@ -122,7 +122,7 @@ class Accountant:
         return html_table(_COLUMNS, self._rows(), caption=f"Accountant: {count_of(len(self), 'round')}")
 
     def bounds(self, rounds: int = 1) -> Bounds:
-        """The bounds of `rounds` repetitions of this ledger."""
+        """The bounds of several repetitions of this ledger."""
         # A class of rounds has a mechanism for each side: one that is not more private, and one that is not less.
         classes = round_classes(self._counts)
         lower = bounds((c.lower, c.rounds * rounds) for c in classes)
@@ -198,14 +198,14 @@ class Accountant:
         """The whole answer for all rounds so far: epsilon at `delta`, or delta at `epsilon`.
 
         Args:
-            delta: Where epsilon is wanted; one of `delta` and `epsilon` must be given.
-            epsilon: Where delta is wanted.
+            delta: The delta at which epsilon is computed; exactly one of `delta` and `epsilon` must be set.
+            epsilon: The epsilon at which delta is computed.
             method: "tight", or "rdp" for an upper bound by Rényi DP.
             orders: The Rényi orders for "rdp"; all by default.
             accuracy: The relative width that epsilon should have.
 
         Raises:
-            InvalidInput: Where an argument is not allowed, or nothing was entered yet.
+            InvalidInput: If an argument is not allowed, or the ledger is empty.
         """
         if not self._counts:
             raise InvalidInput("an empty accountant has nothing to state: compose a round first")
@@ -226,7 +226,7 @@ class Accountant:
         )
 
     def merging_note(self) -> str:
-        """A sentence part on rounds that are analysed together; empty if there are none."""
+        """A clause on rounds that are analysed together; empty if there are none."""
         classes = round_classes(self._counts)
         if len(classes) == len(self._counts):
             return ""
@@ -237,7 +237,7 @@ class Accountant:
         )
 
     def settings_note(self) -> str:
-        """A sentence part on what rounds of different settings rest on; empty if all are alike."""
+        """The condition under which rounds of different settings compose tightly; empty if all are equal."""
         return _FIXED_SETTINGS if len(self._counts) > 1 else ""
 
     def rdp(self, orders: Any, *, direction: certify.DirectionChoice = "worse") -> FloatArray:
@@ -246,6 +246,9 @@ class Accountant:
         Args:
             orders: One Rényi order or several, above 1.
             direction: "forward" for D(P||Q), "reverse" for D(Q||P), or the worse of the two.
+
+        Returns:
+            The divergences, one for each order.
         """
         return divergences(self.bounds(), orders, direction)
 

@@ -1,8 +1,8 @@
-"""How a filter adds up rounds that are chosen on the way: three rules, each with limits fixed beforehand.
+"""The three rules by which a filter adds up rounds that are chosen along the way.
 
-A rule turns a block of rounds into a *cost*, a vector of numbers of at least 0, and has a vector of *limits*. Whatever
-is chosen, and however it depends on what was seen: while the costs add up to at most the limits, everything together
-is within (epsilon, delta). Proofs are in `docs/explanation/adaptivity.md`.
+A rule turns a block of rounds into a *cost*, a vector of nonnegative numbers, and has a vector of *limits*, fixed
+beforehand. As long as the costs add up to at most the limits, all rounds together are (epsilon, delta)-DP, however
+each choice depends on what was seen. Proofs are in `docs/explanation/adaptivity.md`.
 
 `RenyiRule`      the Rényi divergences of both directions at one order (Feldman and Zrnic 2021, arXiv:2008.11193;
                  Lécuyer 2021, arXiv:2103.01379)
@@ -11,7 +11,7 @@ is within (epsilon, delta). Proofs are in `docs/explanation/adaptivity.md`.
                  Koskela, Tobaben and Honkela 2023, arXiv:2209.15596)
 `PlanRule`       one of the rounds of the plan, which the round must not exceed: tight
 
-Where there are several ways to pay for a block the filter takes the first that it can afford.
+If a block can be paid for in several ways, the filter takes the first that it can afford.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from shoal.mechanisms import Mechanism, bounds, from_dict
 from shoal.query import EPSILON, Options, guarantee
 
 FilterMethod = Literal["gaussian", "rdp", "plan"]
-"""How a filter adds up."""
+"""The name of a rule."""
 
 _REVEAL_SHARES: FloatArray = np.exp2(-0.25 * np.arange(1.0, 80.0))
 """The parts of delta that are tried for revealing rounds."""
 
 _EXCHANGES = 400
-"""How many exchanges of width for revealing are tried, in steps of a factor 2^(1/4)."""
+"""The number of exchange rates of width for revealing that are tried, in steps of a factor 2^(1/4)."""
 
 _COVERING_MARGIN = 1.0 + 1e-6
-"""By how much a rule covers more than it must, so that rounding on the way refuses no round of the plan."""
+"""A rule covers this much more than it must, so that rounding refuses no round of the plan."""
 
 
 class FilterRule(ABC):
@@ -60,18 +60,18 @@ class FilterRule(ABC):
     @property
     @abstractmethod
     def limits(self) -> FloatArray:
-        """What the costs may add up to."""
+        """The largest allowed sums of the costs."""
 
     @abstractmethod
     def costs(self, mechanism: Mechanism, rounds: int) -> FloatArray:
         """The ways to pay for a block of rounds.
 
         Args:
-            mechanism: What is to be run.
-            rounds: How many rounds of it, fixed before the first of them.
+            mechanism: The mechanism of the block.
+            rounds: The number of its rounds, fixed before the first of them.
 
         Returns:
-            One row for each way, in the order in which they are tried; none if the rule cannot pay for it at all.
+            One row for each way to pay, in the order in which they are tried; none if the rule cannot pay.
         """
 
     @classmethod
@@ -94,12 +94,12 @@ class FilterRule(ABC):
     @classmethod
     @abstractmethod
     def covering(cls, delta: float, plan: Accountant, repeats: float) -> FilterRule:
-        """The rule of least epsilon that admits some part or multiple of the plan.
+        """The rule with the smallest epsilon that admits a multiple of the plan.
 
         Args:
             delta: The delta of the guarantee.
             plan: What is likely to be run.
-            repeats: How much of it is to be admitted: 1 for the plan as it is.
+            repeats: The multiple of the plan that must be admitted; 1 is the plan itself.
 
         Returns:
             The rule.
@@ -109,12 +109,20 @@ class FilterRule(ABC):
         """
 
     def repeats(self, plan: Accountant) -> float:
-        """How often the whole plan would be admitted, round by round; not rounded to a whole number."""
+        """The multiple of the plan that would be admitted, round by round; not rounded."""
         total = np.sum([entry.rounds * self.costs(entry.mechanism, 1)[0] for entry in plan], axis=0)
         return float(np.min(self.limits / np.maximum(total, 1e-300)))
 
     def added(self, spent: FloatArray, costs: FloatArray) -> FloatArray:
-        """What is spent after each of these costs, rounded up so that no number of small rounds slips through."""
+        """The sums after each of several costs, rounded up so that small rounds are never lost.
+
+        Args:
+            spent: The costs of all rounds so far.
+            costs: One row for each way to pay for the next block.
+
+        Returns:
+            One row for each way.
+        """
         return np.nextafter(spent + costs, np.inf)
 
     def left(self, spent: FloatArray) -> float:
@@ -123,7 +131,7 @@ class FilterRule(ABC):
 
     @abstractmethod
     def to_dict(self) -> dict[str, Any]:
-        """What the rule was fixed to, as plain data."""
+        """The parameters of the rule as plain data."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -172,7 +180,7 @@ class RenyiRule(FilterRule):
 
 
 def _best_order(plan: Accountant, score: Callable[[FloatArray, FloatArray], FloatArray]) -> tuple[float, float]:
-    """The order with the best score(orders, divergences of the plan), and that score; a choice, no bound."""
+    """The order with the best score, and that score; a heuristic, on which no bound rests."""
     parts = bounds((entry.mechanism, entry.rounds) for entry in plan).upper
 
     def scores(orders: FloatArray) -> FloatArray:
@@ -223,7 +231,7 @@ def _squared_widths(mechanism: Mechanism, rounds: int) -> FloatArray:
 
 
 _REVEALS: FloatArray = -np.log1p(-REVEAL_GRID) * ROUNDED_UP
-"""What the probabilities of `REVEAL_GRID` cost: minus the logarithm of what is left of 1, which adds up."""
+"""The costs of the probabilities p of `REVEAL_GRID`: -log(1 - p), which adds up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,7 +267,7 @@ class GaussianRule(FilterRule):
         exchanges, totals = _plan_totals(plan)
         smallest, rule = math.inf, None
         for reveal in (delta * _REVEAL_SHARES).tolist():
-            # A little more than is needed, so that rounding on the way refuses no round of the plan.
+            # The margin keeps rounding from refusing a round of the plan.
             needed = repeats * totals * _COVERING_MARGIN
             place = int(np.argmin(np.where(needed[:, 1] <= -math.log1p(-reveal), needed[:, 0], math.inf)))
             if needed[place, 1] > -math.log1p(-reveal):
@@ -310,7 +318,7 @@ def _plan_totals(plan: Accountant) -> tuple[FloatArray, FloatArray]:
     tables = [(entry.rounds, _squared_widths(entry.mechanism, 1)) for entry in plan]
     if any(not np.isfinite(table[0]) for _, table in tables):
         raise Unreachable("no revealing Gaussian pair covers a round of the plan: there is too little noise in it")
-    # From "nothing is revealed if it can be helped" to "as little width as possible".
+    # The exchange rates run from "reveal nothing if possible" to "as little width as possible".
     largest = max(float(np.max(table[np.isfinite(table)])) for _, table in tables)
     exchanges = largest / _REVEALS[-1] * np.exp2(-0.25 * np.arange(_EXCHANGES))
     totals = np.zeros((len(exchanges), 2))
@@ -325,7 +333,7 @@ def _plan_totals(plan: Accountant) -> tuple[FloatArray, FloatArray]:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanRule(FilterRule):
-    """Every round takes the place of one that was planned, and is no less private than that."""
+    """Every round replaces a planned one and is at least as private."""
 
     epsilon: float
     delta: float
@@ -379,7 +387,7 @@ class PlanRule(FilterRule):
 
 
 def _scaled(plan: Accountant, factor: float) -> tuple[Entry, ...]:
-    """The plan with this part of its rounds, rounded up, so that there is at least one of each."""
+    """The plan with its numbers of rounds scaled and rounded up."""
     return tuple(
         Entry(mechanism=entry.mechanism, rounds=math.ceil(entry.rounds * factor - 1e-9 * entry.rounds))
         for entry in plan
@@ -392,7 +400,7 @@ def _tight_epsilon(units: tuple[Entry, ...], delta: float) -> float:
 
 
 def is_as_private(mechanism: Mechanism, baseline: Mechanism) -> bool:
-    """Whether one round of a mechanism is certainly no less private than one of another, by its parameters.
+    """Whether a mechanism is certainly at least as private as another, by its parameters.
 
     More noise is post-processing. More users and a smaller sample are never less private among a crowd (see
     `accountant.merging`), and bins are users. A smaller rate is one more coin before the round; among any crowd it
@@ -422,7 +430,7 @@ def is_as_private(mechanism: Mechanism, baseline: Mechanism) -> bool:
     )
 
 
-# All of them
+# The registry of rules
 
 RULES: dict[str, type[FilterRule]] = {cls.name: cls for cls in (GaussianRule, RenyiRule, PlanRule)}
 
