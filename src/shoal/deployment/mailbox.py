@@ -133,7 +133,8 @@ class Mailbox:
                 return
             message = inflate_object_from_contents(reply.message_id, contents)
             if not isinstance(message, Message) or not (message.has_content() or message.has_error()):
-                raise TypeError(type(message).__name__)
+                yield self._drop(request_id, f"the reply could not be read (it is a {type(message).__name__})")
+                return
         except Exception as error:  # as above: whatever is in it concerns this reply only
             yield self._drop(request_id, f"the reply could not be read ({type(error).__name__})")
             return
