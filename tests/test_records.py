@@ -9,6 +9,7 @@ import yaml
 import shoal
 from helpers import ROOT
 from shoal import records
+from shoal.formatting import rounded
 
 DETAILS = {
     "name": "Screen time, weekly",
@@ -119,3 +120,35 @@ def test_latex_escapes_what_it_must():
 def test_numbers_survive_yaml():
     values = [1e-05, 1.5e-05, 0.1, 1e22, 3.0, 2.0**-1074]
     assert yaml.safe_load(records.as_yaml({"values": values})) == {"values": values}
+
+
+@pytest.mark.parametrize("format", ["markdown", "latex", "yaml", "json"])
+@pytest.mark.parametrize("document", ["statement", "registry", "checklist"])
+def test_a_record_in_every_format_holds_the_guarantee(document, format):
+    statement = MECHANISMS[1].statement(delta=1e-6, rounds=10)
+    text = statement.record(document, format, **(DETAILS if document == "registry" else {}))
+    if format in ("yaml", "json"):
+        data = yaml.safe_load(text) if format == "yaml" else json.loads(text)
+        numbers = {
+            "statement": lambda: data["epsilon"]["upper"],
+            "registry": lambda: data["deployment"]["privacy_loss"]["privacy_parameters"]["epsilon"],
+            "checklist": lambda: float(data["checklist"][3]["answer"].split()[2]),
+        }
+        assert statement.epsilon <= numbers[document]() <= statement.epsilon * 1.001
+    else:
+        assert statement.plain() in text or rounded(statement.epsilon) in text
+        assert format == "markdown" or (text.isascii() and text.count("{") == text.count("}"))
+    if document == "registry":
+        assert r"100 apps \& 7 days" in text or (format != "latex" and "100 apps & 7 days" in text)
+
+
+def test_details_belong_to_the_registry_entry():
+    with pytest.raises(shoal.ShoalError, match="details belong to a registry entry, got name for a checklist"):
+        MECHANISMS[1].statement(delta=1e-6).record("checklist", name="x")
+    with pytest.raises(shoal.ShoalError, match="document must be one of statement, registry, checklist, got 'note'"):
+        MECHANISMS[1].statement(delta=1e-6).record("note")
+
+
+def test_an_infinite_bound_is_a_word_in_json_and_yaml():
+    data = {"epsilon": [float("inf"), 1.0]}
+    assert json.loads(records.as_json(data)) == yaml.safe_load(records.as_yaml(data)) == {"epsilon": ["infinity", 1.0]}

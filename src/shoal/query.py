@@ -32,7 +32,7 @@ from shoal.bounds.composition import Parts
 from shoal.bounds.numeric import DELTA_MIN, DIRECTIONS, FloatArray
 from shoal.bounds.round import Round
 from shoal.errors import InvalidInput
-from shoal.formatting import outwards
+from shoal.formatting import outwards, rounded
 from shoal.interval import Interval
 
 Method = Literal["tight", "rdp"]
@@ -396,12 +396,23 @@ def _warn_if_wide(question: Question, bounds: Bounds, value: float, options: Opt
     # What is as narrow as asked up to rounding of the question's slope is not worth a warning.
     if interval.width <= 1.01 * width * interval.upper:
         return
+    if interval.lower > 0.0:
+        width_text = outwards(interval.width / interval.upper, ".1e", 1.0)
+        result = f"is certified to lie in {interval:.6g}, whose relative width is {width_text}"
+    else:
+        result = f"is at most {rounded(interval.upper)}; nothing is known from below, because {_no_lower_end(bounds)}"
     warnings.warn(
-        f"accuracy {options.accuracy:g} was not reached: {question.at(value)} is certified to lie in "
-        f"{interval:.6g}, which is {outwards(interval.width / interval.upper, '.1e', 1.0)} of it wide",
+        f"accuracy {options.accuracy:g} was not reached: {question.at(value)} {result}",
         AccuracyWarning,
         stacklevel=_levels_to_caller(),
     )
+
+
+def _no_lower_end(bounds: Bounds) -> str:
+    """The reason why an interval begins at 0, in words."""
+    if not certify.in_range(bounds.upper):
+        return "exact laws are not computed at this noise, or for this many users or rounds"
+    return "the number is smaller than exact laws resolve"
 
 
 def _levels_to_caller() -> int:

@@ -14,6 +14,7 @@ Differential Privacy Guarantees", 2025) and section 5.3 of "How to DP-fy ML" (Po
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
@@ -24,6 +25,9 @@ from shoal.formatting import rounded, short
 
 Model = Literal["Local", "Shuffle", "Central", "Federated", "Varies"]
 """Names of deployment models in the registry; the last one for rounds of several models."""
+
+Document = Literal["statement", "registry", "checklist"]
+"""The guarantee alone, an entry for the registry, or the checklist."""
 
 Format = Literal["markdown", "latex", "yaml", "json"]
 
@@ -254,6 +258,78 @@ def checklist(claim: Claim) -> tuple[Item, ...]:
 # As text
 
 
+def render_statement(sentence: str, facts: Sequence[tuple[str, str]], data: Mapping[str, Any], format: Format) -> str:
+    """A guarantee as a document.
+
+    Args:
+        sentence: The guarantee in one sentence.
+        facts: What it rests on, row by row.
+        data: The same as plain data, for YAML and JSON.
+        format: "markdown", "latex", "yaml" or "json".
+
+    Returns:
+        The text.
+
+    Raises:
+        InvalidInput: If the format is unknown.
+    """
+    _validate.choice("format", format, get_args(Format))
+    if format in ("yaml", "json"):
+        return as_yaml(data) if format == "yaml" else as_json(data)
+    if format == "markdown":
+        rows = "".join(f"| {name} | {value.replace('|', chr(92) + '|')} |\n" for name, value in facts)
+        return f"# Privacy statement\n\n{sentence}\n\n| | |\n|---|---|\n{rows}"
+    rows = "".join(f"  {_latex(name)} & {_latex(value)} \\\\\n" for name, value in facts)
+    return (
+        f"\\paragraph{{Privacy statement.}}\n{_latex(sentence)}\n\n"
+        f"\\begin{{tabular}}{{lp{{0.75\\linewidth}}}}\n{rows}\\end{{tabular}}\n"
+    )
+
+
+def render_registry(entry: Mapping[str, Any], format: Format) -> str:
+    """An entry for the registry as a document; the registry itself takes YAML.
+
+    Args:
+        entry: The entry.
+        format: "markdown", "latex", "yaml" or "json".
+
+    Returns:
+        The text.
+
+    Raises:
+        InvalidInput: If the format is unknown.
+    """
+    _validate.choice("format", format, get_args(Format))
+    if format in ("yaml", "json"):
+        return as_yaml(entry) if format == "yaml" else as_json(entry)
+    chapters = []
+    for section, fields in entry["deployment"].items():
+        title = _heading(section)
+        rows = [(_heading(name), value) for name, value in _leaves(fields)]
+        if format == "markdown":
+            chapters.append(f"## {title}\n\n" + "".join(f"- **{name}:** {value}\n" for name, value in rows))
+        else:
+            items = "".join(f"  \\item[{_latex(name)}] {_latex(value)}\n" for name, value in rows)
+            chapters.append(f"\\section*{{{_latex(title)}}}\n\\begin{{description}}\n{items}\\end{{description}}\n")
+    return "\n".join(chapters)
+
+
+def _heading(field: str) -> str:
+    """The name of a field in words: "Privacy unit details", "DP variant"."""
+    words = field.replace("_", " ")
+    return f"{words[:1].upper()}{words[1:]}".replace("Dp ", "DP ")
+
+
+def _leaves(fields: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The fields of a section that hold one value, each with its text."""
+    for name, value in fields.items():
+        for part in value if isinstance(value, list) else [value]:
+            if isinstance(part, Mapping):
+                yield from _leaves(part)
+            else:
+                yield name, str(part)
+
+
 def render_checklist(items: Sequence[Item], format: Format) -> str:
     """A checklist as a document.
 
@@ -297,6 +373,10 @@ _LATEX = {
     "δ": r"$\delta$",
     "σ": r"$\sigma$",
     "≤": r"$\le$",
+    "≥": r"$\ge$",
+    "é": r"\'e",
+    "–": "--",
+    "·": r"$\cdot$",
     "…": r"\dots{}",
 }
 
@@ -306,13 +386,21 @@ def _latex(text: str) -> str:
 
 
 def as_json(data: Any) -> str:
-    """Plain data as JSON, indented."""
-    return json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+    """Plain data as JSON, indented; an infinite bound, which JSON cannot hold, is the text "infinity"."""
+    return json.dumps(_with_finite_numbers(data), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _with_finite_numbers(data: Any) -> Any:
+    if isinstance(data, Mapping):
+        return {name: _with_finite_numbers(value) for name, value in data.items()}
+    if isinstance(data, (list, tuple)):
+        return [_with_finite_numbers(value) for value in data]
+    return "infinity" if isinstance(data, float) and math.isinf(data) else data
 
 
 def as_yaml(data: Any) -> str:
     """Plain data as YAML; every text is quoted, so that none is read as a number or a date."""
-    return "\n".join(_yaml_lines(data, "")) + "\n"
+    return "\n".join(_yaml_lines(_with_finite_numbers(data), "")) + "\n"
 
 
 def _yaml_lines(data: Any, indent: str) -> Iterator[str]:

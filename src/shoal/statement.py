@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
-from shoal import __version__, records
-from shoal.errors import InvalidType
+from shoal import __version__, _validate, records
+from shoal.errors import InvalidInput, InvalidType
 from shoal.formatting import count_of, html_table, markdown_table, rounded, short
 from shoal.interval import Interval
 from shoal.query import DELTA, EPSILON, Answer, Method, Question, QuestionName
@@ -286,6 +286,33 @@ class Statement:
     def checklist(self) -> tuple[records.Item, ...]:
         """What a report on this guarantee should say: the answers that are known, and open questions."""
         return records.checklist(self.claim())
+
+    def record(self, document: records.Document = "registry", format: records.Format = "yaml", **details: str) -> str:
+        """The guarantee as a document that others can check.
+
+        Args:
+            document: "statement", "registry" (an entry for the deployments registry) or "checklist".
+            format: "markdown", "latex", "yaml" or "json".
+            details: For the registry, what only people know, by the names in `shoal.records.DETAILS`.
+
+        Returns:
+            The text.
+
+        Raises:
+            InvalidInput: If the document, the format or a detail is unknown.
+
+        >>> from shoal import Shuffle
+        >>> print(Shuffle(users=1_000, sigma=2.0).statement(delta=1e-6).record("checklist", "markdown")[:10])
+        ## Setting
+        """
+        _validate.choice("document", document, get_args(records.Document))
+        if details and document != "registry":
+            raise InvalidInput(f"details belong to a registry entry, got {', '.join(sorted(details))} for a {document}")
+        if document == "registry":
+            return records.render_registry(self.to_registry(**details), format)
+        if document == "checklist":
+            return records.render_checklist(self.checklist(), format)
+        return records.render_statement(self.sentence(), self.facts(), self.to_dict(), format)
 
     def __str__(self) -> str:
         return self.sentence()

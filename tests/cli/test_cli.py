@@ -607,3 +607,26 @@ def test_a_trial_on_flower_has_a_budget_for_its_rounds_and_says_what_it_protects
     assert "Nobody should accept that as protection" in flower.protection_words({**agreed, "epsilon": budget})
     protective = flower.trial_budget(75, 10, {**agreed, "sigma": 3.0})
     assert "Nobody" not in flower.protection_words({**agreed, "epsilon": protective})
+
+
+@pytest.mark.parametrize("kind", labelled())
+def test_a_record_of_every_mechanism(kind):
+    cls = labelled()[kind]
+    values = {"users": 1_000, "sample": 100, "rate": 0.1, "bins": 50, "records": 1_000, "batch": 10, "steps": 50}
+    options = [word for p in cls.parameters() if p.name in values for word in (f"--{p.name}", values[p.name])]
+    done = run("record", kind, *options, "--sigma", 3, "--delta", 1e-6, "--format", "json", "--detail", "name=Usage: 1")
+    assert done.exit_code == 0, done.output
+    entry = json.loads(done.stdout)["deployment"]
+    assert entry["basic"]["name"] == "Usage: 1"
+    m = cls(sigma=3.0, **{p.name: values[p.name] for p in cls.parameters() if p.name in values})
+    assert entry["privacy_loss"]["privacy_parameters"] == {"epsilon": m.epsilon(delta=1e-6).upper, "delta": 1e-6}
+
+
+def test_a_record_is_not_broken_into_lines_and_refuses_unknown_details():
+    words = ("record", "local", "--sigma", 3, "--delta", 1e-6)
+    shown = run(*words, "--document", "statement", "--format", "markdown")
+    assert LocalGaussian(sigma=3.0).statement(delta=1e-6).sentence() in shown.stdout.splitlines()
+    for text in ("name", "colour=red"):
+        refused = run(*words, "--detail", text)
+        assert refused.exit_code == 2
+        assert refused.stderr.startswith("shoal: detail must be NAME=TEXT with a NAME of name, data_curator_name")

@@ -16,6 +16,7 @@ from shoal import (
     LocalGaussian,
     PoissonSampling,
     RandomAllocation,
+    SequentialShuffle,
     ShuffledEpochs,
     calibrate,
 )
@@ -376,6 +377,58 @@ def test_the_maximum_is_the_test_of_chua_et_al():
     # The likelihood ratio of the same crowd, tested at its best threshold, shows no less.
     best = Opposite(mean=Identical(ratio=Lognormal(scale=sigma), users=steps), loss=epsilon)
     assert whole.lower >= certify.deltas(((best, 1),), [epsilon], 1.0)[0].lower * 0.999
+
+
+@pytest.mark.parametrize("sigma", [2.0, 0.5, 0.1, 0.02])
+@pytest.mark.parametrize("direction", ["forward", "reverse"])
+def test_the_maximum_of_one_step_is_one_gaussian_report(sigma, direction):
+    """With one step, P = N(2, sigma^2) and Q = N(1, sigma^2): delta at 0 and at 1 in closed form, at any noise."""
+    curves = {
+        side: attacks.Maximum(scale=sigma, steps=1).pair(200, 1e-15, side, direction) for side in ("lower", "upper")
+    }
+    for epsilon in (0.0, 1.0):
+        r = 1.0 / sigma
+        closed = special.ndtr(r / 2.0 - epsilon / r) - math.exp(epsilon) * special.ndtr(-r / 2.0 - epsilon / r)
+        ends = {}
+        for side, pair in curves.items():
+            gain = np.maximum(pair.top - math.exp(epsilon) * pair.base, 0.0).sum()
+            ends[side] = min(1.0, max(0.0, float(gain) + pair.infinite))
+        # From above it is what this attack with its cells shows, up to the errors of its masses: not below the lower.
+        assert 0.0 <= ends["lower"] <= min(closed, ends["upper"]) * (1.0 + 1e-12)
+        if sigma >= 0.1:
+            assert ends["lower"] == pytest.approx(closed, rel=0.02)
+    # What is not known about outcomes is one outcome more: the masses of top add up to 1, whatever was left out.
+    assert float(curves["lower"].top.sum()) == pytest.approx(1.0, abs=1e-8)
+
+
+@pytest.mark.parametrize(
+    "m",
+    [
+        ShuffledEpochs(steps=100, sigma=0.1),
+        ShuffledEpochs(steps=1_000, sigma=1e-4, epochs=10),
+        ShuffledEpochs(steps=10, sigma=1e-3, epochs=10, adjacency="replace"),
+        SequentialShuffle(users=100, sigma=0.05),
+        RandomAllocation(steps=100, picks=3, sigma=0.01),
+        RandomAllocation(steps=100, picks=3, sigma=1e-4),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("rounds", [1, 10])
+def test_with_next_to_no_noise_every_question_has_an_answer(m, rounds):
+    advantage = m.advantage(rounds=rounds)
+    assert 0.0 <= advantage.lower <= advantage.upper <= 1.0
+    # No attack shows more than one report an epoch in the clear.
+    picks = getattr(m, "picks", 1) * getattr(m, "epochs", 1)
+    clear = LocalGaussian(sigma=m.sigma, adjacency=m.adjacency).epsilon(delta=1e-5, rounds=rounds * picks)
+    eps = m.epsilon(delta=1e-5, rounds=rounds)
+    assert 0.0 <= eps.lower <= eps.upper <= clear.upper * (1.0 + 1e-9)
+    assert 0.01 <= m.tradeoff(0.01, rounds=rounds).upper <= 1.0
+    assert 0.0 < m.delta(epsilon=1.0, rounds=rounds).upper <= 1.0
+
+
+def test_an_attack_with_little_noise_shows_nearly_all():
+    """Q differs from P by one output of N(2 / sigma, 1) instead of N(1 / sigma, 1), and nothing hides it."""
+    assert ShuffledEpochs(steps=100, sigma=0.1).advantage().lower > 0.99999
 
 
 @pytest.mark.parametrize("adjacency", ADJACENCIES)

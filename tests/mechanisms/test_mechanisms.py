@@ -1,11 +1,15 @@
 """Descriptions: frozen, validated, hashable; questions: scalars and arrays."""
 
+import copy
 import dataclasses
+import pickle
+import re
 
 import numpy as np
 import pytest
 
 import shoal
+import shoal.errors
 from shoal import BallsAndBins, Interval, LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle
 from shoal.mechanisms import MECHANISMS, from_dict
 
@@ -209,10 +213,34 @@ def test_public_names():
         _ = shoal.nothing
 
 
+@pytest.mark.parametrize(
+    ("call", "meant"),
+    [
+        (lambda: Shuffle(1_000, 2), "Shuffle takes its parameters by name: write Shuffle(users=1000, sigma=2)"),
+        (lambda: Shuffle(noise=2), "noise is not a field of Shuffle: write Shuffle(users=..., sigma=2)"),
+        (lambda: Shuffle(users=9, sigma=2.0, colour=1), "colour is not a field of Shuffle: write Shuffle(users=9, sig"),
+        (lambda: shoal.PoissonSampling(sampling_rate=0.01, sigma=1.0), r"write PoissonSampling(rate=0.01, sigma=1.0)"),
+        (lambda: shoal.PoissonSampling(q=0.01, sigma=1.0), r"write PoissonSampling(rate=..., sigma=1.0)"),
+        (
+            lambda: shoal.FixedBatch(n=1_000, batch_size=10, noise_multiplier=2.0),
+            "n is not a field of FixedBatch: write FixedBatch(records=1000, batch=10, sigma=2.0)",
+        ),
+    ],
+)
+def test_a_wrong_call_is_answered_with_the_call_that_was_meant(call, meant):
+    with pytest.raises(shoal.errors.InvalidType, match=re.escape(meant)):
+        call()
+
+
+@pytest.mark.parametrize("m", ALL, ids=repr)
+def test_a_mechanism_can_be_copied_and_pickled(m):
+    assert pickle.loads(pickle.dumps(m)) == copy.deepcopy(m) == m
+
+
 def test_a_bracket_that_is_wider_than_asked_says_so():
     m = ShuffledCheckIn(users=10, rate=0.1, sigma=0.05, crowd="identical")
     with pytest.warns(
-        shoal.AccuracyWarning, match=r"accuracy 0.001 was not reached: epsilon at delta = 1e-06 .* in \[0, 293"
+        shoal.AccuracyWarning, match=r"accuracy 0.001 was not reached: epsilon at delta = 1e-06 is at most 293"
     ):
         wide = m.epsilon(delta=1e-6)
     assert wide.lower == 0.0

@@ -173,7 +173,8 @@ def _centre_and_scale(loss: FloatArray, mass: FloatArray) -> tuple[float, float]
     mean = float(mass_off_zero @ moved) / float(mass_off_zero.sum())
     spread, distance = _median_scale(mass_off_zero, np.abs(moved - mean)), _median_scale(mass_off_zero, np.abs(moved))
     if abs(mean) > _CENTRE_SPREADS * spread and float(mass_off_zero.sum()) > _CENTRE_MASS * float(mass.sum()):
-        return mean, spread
+        # A single loss does not spread: its rounding does.
+        return mean, max(spread, UNIT * abs(mean))
     return 0.0, distance
 
 
@@ -203,9 +204,10 @@ def _round_on_grid(round_: Round, half: int, budget: float, direction: Direction
 def _without_tails(a: _Losses, allowance: float) -> _Losses:
     """The rounds without the ends that hold less top mass than the allowance."""
     mass, points = in_order(a.mass), in_order(a.points())
-    # At least one cell remains, however large the allowance.
-    low = min(int(np.searchsorted(np.cumsum(mass), allowance)), len(mass) - 1)
-    high = max(len(mass) - int(np.searchsorted(np.cumsum(mass[::-1]), allowance)), low + 1)
+    # The fullest cell remains, however large the allowance.
+    fullest = int(np.argmax(mass))
+    low = min(int(np.searchsorted(np.cumsum(mass), allowance)), fullest)
+    high = max(len(mass) - int(np.searchsorted(np.cumsum(mass[::-1]), allowance)), fullest + 1)
     cut = float(mass[:low].sum() + mass[high:].sum()) * ROUNDED_UP
     cells = a.points()
     is_cut = (cells < points[low]) | (cells > points[high - 1])

@@ -76,6 +76,10 @@ COMMANDS: Table = {
         "explore:explore_command",
         "Open a page with sliders, pictures and sentences, and the calls that give the same numbers.",
     ),
+    "record": (
+        "record:record_command",
+        "Write a guarantee as a record that others can check.",
+    ),
     "worth": (
         "worth:worth_command",
         "The noise that another tool really adds, and the epsilon that it really gives.",
@@ -113,9 +117,9 @@ app = typer.Typer(
     help="How private are shuffled Gaussian reports?\n\n"
     "Each user adds Gaussian noise to a vector and sends it to a shuffler. The shuffler permutes the reports and "
     "passes them on to a server that nobody needs to trust.\n\n"
-    "Mechanisms: local (no shuffler), shuffle, subsampled (m of n users per round), check-in (each user "
-    "takes part with some probability), balls-and-bins (central noise, one random batch per epoch). "
-    "DP-SGD with a trusted server: poisson, fixed-batch, allocation, shuffled-epochs.\n\n"
+    "Mechanisms: local (no shuffler), shuffle, sequential (one user after the other, in a secret order), subsampled "
+    "(m of n users per round), check-in (each user takes part with some probability). DP-SGD with a trusted server: "
+    "balls-and-bins (one random batch per epoch), poisson, fixed-batch, allocation, shuffled-epochs.\n\n"
     "Start with:\n\n"
     "\b\nshoal epsilon check-in --users 60000 --rate 0.1 --sigma 5 \\\n"
     "    --delta 1e-5 --rounds 1,100,5540\n\n"

@@ -57,6 +57,11 @@ def print_json(payload: Mapping[str, Any]) -> None:
     terminal().file.write(json.dumps(payload, indent=2, ensure_ascii=False) + "\n")
 
 
+def print_document(text: str) -> None:
+    """Print a text as it is, so that it can be written to a file."""
+    terminal().file.write(text)
+
+
 def working(name: str) -> Status:
     """Return a sign of life for a terminal, to be used in a `with` statement."""
     return Console(stderr=True).status(f"computing {name} …")

@@ -8,7 +8,7 @@ A mechanism is a dataclass whose fields are `Parameter`s. It computes nothing: i
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeVar, get_args, overload
 
@@ -20,7 +20,7 @@ from shoal.bounds.round import Round
 from shoal.errors import InvalidType
 from shoal.formatting import html_table, markdown_table
 from shoal.interval import Interval
-from shoal.mechanisms.parameter import NOISE, Parameter, choice_of, named, parameters_of
+from shoal.mechanisms.parameter import NOISE, Parameter, choice_of, meant_by, named, parameters_of
 from shoal.query import (
     ADVANTAGE,
     DELTA,
@@ -91,6 +91,14 @@ class Mechanism:
 
     crowd_matters: ClassVar[bool] = False
     """Whether other users' vectors matter; the mechanism then has a field `crowd`."""
+
+    def __new__(cls, *values: Any, **fields: Any) -> Any:
+        # Before `__init__`, whose own message would not say how the call should be written.
+        names = [field.name for field in dataclasses.fields(cls)]
+        unknown = next((name for name in fields if name not in names), None)
+        if values or unknown is not None:
+            raise InvalidType(_corrected_call(cls, values, fields, unknown))
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         if type(self) is Mechanism:
@@ -474,6 +482,27 @@ class Mechanism:
 
     def _repr_html_(self) -> str:
         return html_table((type(self).__name__, ""), self._facts())
+
+
+def _corrected_call(cls: type[Mechanism], values: Sequence[Any], fields: Mapping[str, Any], unknown: str | None) -> str:
+    """The answer to a call with values that have no names, or with a name that is no field: the call that was meant."""
+    parameters = parameters_of(cls)
+    by_name = named(parameters)
+    corrected = {name: value for name, value in fields.items() if name in by_name}
+    for name in (name for name in fields if name not in by_name):
+        meant = meant_by(name, [parameter for parameter in parameters if parameter.name not in corrected])
+        if meant is not None:
+            corrected[meant.name] = fields[name]
+    # Values without names are taken in the order in which the parameters are listed, the noise last.
+    free = [parameter.name for parameter in cls.parameters() if parameter.name not in corrected]
+    corrected |= dict(zip(free, values, strict=False))
+    order = [parameter.name for parameter in cls.parameters() if parameter.is_required]
+    order += [name for name in by_name if name in corrected and name not in order]
+    call = ", ".join(f"{name}={corrected[name]!r}" if name in corrected else f"{name}=..." for name in order)
+    problem = (
+        f"{cls.__name__} takes its parameters by name" if values else f"{unknown} is not a field of {cls.__name__}"
+    )
+    return f"{problem}: write {cls.__name__}({call})"
 
 
 def bounds(runs: Iterable[tuple[Mechanism, int]]) -> Bounds:

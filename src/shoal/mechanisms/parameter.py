@@ -13,6 +13,8 @@ Options and page fields need no further line. What two parameters must obey toge
 from __future__ import annotations
 
 import dataclasses
+import difflib
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -141,3 +143,26 @@ def parameters_of(cls: type[Any]) -> tuple[Parameter, ...]:
 def named(parameters: Sequence[Parameter]) -> dict[str, Parameter]:
     """Parameters by their names."""
     return {parameter.name: parameter for parameter in parameters}
+
+
+def meant_by(word: str, parameters: Sequence[Parameter]) -> Parameter | None:
+    """The parameter that a wrong name means, if one is near.
+
+    Args:
+        word: The name, such as `noise`, `n` or `num_users`.
+        parameters: The parameters that can be meant.
+
+    Returns:
+        The one whose help begins with the word (`noise`: "Noise multiplier ..."), whose placeholder it is, or whose
+        name is closest; None if there is none.
+    """
+    prose = re.sub(r"[-_]+", " ", word.lower()).strip()
+    for parameter in parameters:
+        texts = (parameter.help, parameter.words)
+        if (
+            any(re.match(rf"{re.escape(prose)}\b", text.lower()) for text in texts)
+            or prose == parameter.metavar.lower()
+        ):
+            return parameter
+    closest = difflib.get_close_matches(word.lower(), [parameter.name for parameter in parameters], n=1)
+    return named(parameters)[closest[0]] if closest else None

@@ -22,14 +22,15 @@ looks at the largest output: `P(max <= c) = Phi(c)^(t-1) Phi(c - 2r)`.
    convolution add up to e; P-masses are taken too small by it, Q-masses too large.
 2. Cells of both ends that hold less than 1e-60 are left out of sums: leaving out P-mass is safe, and less than 1e-57 of
    Q-mass may be missing, which costs less than 1e-15 while eps is at most `epsilon_max` = 90.
-3. Cells of the maximum whose masses cancel are not looked at: no test is about them. The others are known to 1e-9.
+3. Cells of the maximum whose masses cancel count as one outcome, whose mass is what the others leave (`whole_pair`).
+   The others are known to 1e-9.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -59,6 +60,9 @@ _MISSING = 1e-15
 
 _CELL_ERROR = 1e-9
 """Relative error of masses above which cells of the maximum are left out of the test (error 3)."""
+
+_EXPONENT_MAX = 600.0
+"""e to this power, times or divided by the largest number of steps, is a double."""
 
 _CLIPS = np.arange(8.0, 2.0, -1.0)
 """Deviations above the mean of a marked output at which scores may be clipped, from weak to strong."""
@@ -106,6 +110,43 @@ def attack_pair(p: FloatArray, q: FloatArray, error: float, side: Side, directio
     loss = np.log(top) - np.log(base)
     order = np.argsort(loss)
     return Pair(side=side, loss=loss[order], base=base[order], top=top[order], infinite=lost + sign * missing)
+
+
+def whole_pair(p: FloatArray, q: FloatArray, error: float, side: Side, direction: Direction, missing: float) -> Pair:
+    """The pair of `attack_pair`, with all outcomes that are not listed, or not listed under both laws, as one more.
+
+    With little noise the two laws hardly overlap, and most of their mass may be in outcomes whose masses are unknown.
+    To take these for one outcome is post-processing. It has what the others leave of 1: too little top mass and too
+    much base mass from below; from above all of it is at an infinite loss as well.
+
+    Args:
+        p: P-masses.
+        q: Q-masses.
+        error: Relative error of the masses.
+        side: "lower" for a bound on privacy, "upper" for the most that this very attack shows.
+        direction: D(P||Q) or D(Q||P).
+        missing: Mass that may be missing.
+
+    Returns:
+        The pair, which has an atom.
+    """
+    pair = attack_pair(p, q, error, side, direction, missing)
+    top, base = (p, q) if direction == "forward" else (q, p)
+    possible = (top > 0.0) & (base > 0.0)
+    # Sums of positive terms: 1e-12 covers their rounding.
+    top_sum, base_sum = (float(masses[possible].sum()) for masses in (top, base))
+    rest_top = 1.0 - top_sum * (1.0 + error + 1e-12) - missing
+    if rest_top <= 0.0:
+        return pair
+    if side == "upper":
+        # It counts once more at a loss of 0: composed masses that do not add up to 1 would vanish.
+        rest_base, infinite = rest_top, min(1.0, 1.0 - top_sum + missing)
+    else:
+        rest_base, infinite = max(1.0 - base_sum * (1.0 - error - 1e-12), UNIT), pair.infinite
+    loss = np.append(pair.loss, math.log(rest_top / rest_base))
+    order = np.argsort(loss)
+    base, top = np.append(pair.base, rest_base)[order], np.append(pair.top, rest_top)[order]
+    return replace(pair, loss=loss[order], base=base, top=top, infinite=infinite)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +197,7 @@ class Allocation(Attack):
 
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
         p, q, error = _score_sum_masses(self)
-        return attack_pair(p, q, error, side, direction, _MISSING)
+        return whole_pair(p, q, error, side, direction, _MISSING)
 
     def test_error(self, half: int, budget: float) -> tuple[float, float]:
         return _score_sum_masses(self)[2], _MISSING
@@ -228,8 +269,11 @@ def _scores(attack: Allocation) -> tuple[_Lattice, _Lattice, float]:
     first, last = round(float(values[0]) / step), round(float(values[-1]) / step)
     # The output at which the score is half a step above each lattice point but the last
     bounds = (np.arange(first, last) + 0.5) * step
-    inside = np.expm1(bounds - math.log1p(-q))
-    cuts = np.log(np.maximum(inside, 1e-300) * (1.0 - q) / q) / r + 0.5 * r
+    excess = bounds - math.log1p(-q)
+    inside = np.maximum(np.expm1(np.minimum(excess, _EXPONENT_MAX)), 1e-300)
+    # Beyond the exponents of doubles the -1 of expm1 is not felt.
+    log_ratio = np.where(excess < _EXPONENT_MAX, np.log(inside * (1.0 - q) / q), excess + math.log((1.0 - q) / q))
+    cuts = log_ratio / r + 0.5 * r
     # Lattice points that no output reaches, or only clipped ones, are put together with the first or the last.
     keep = (cuts > low) & (cuts < high)
     first, cuts = first + int(np.argmax(keep)), cuts[keep]
@@ -242,7 +286,9 @@ def _range_of_sums(score: FloatArray, quiet: FloatArray, marked: FloatArray, att
     ends = []
     for sign in (1.0, -1.0):
         powers = np.geomspace(1e-3, 1e3, 49) / max(float(np.max(sign * score)), 1e-300)
-        logs = [special.logsumexp(np.outer(powers, sign * score), b=mass, axis=1) for mass in (quiet, marked)]
+        with np.errstate(over="ignore"):  # of scores far on the other side, which count for nothing
+            exponents = np.outer(powers, sign * score)
+        logs = [special.logsumexp(exponents, b=mass, axis=1) for mass in (quiet, marked)]
         sums = ((attack.steps - attack.picks) * logs[0] + attack.picks * np.maximum(*logs) - math.log(_TRIM)) / powers
         ends.append(float(sums.min()))
     return ends[0] + ends[1]
@@ -265,7 +311,7 @@ class Maximum(Attack):
         cuts = np.linspace(-_OUTPUT_SPAN, 2.0 * r + _OUTPUT_SPAN, 8 * half + 1)
         (p, p_error), (q, q_error) = (_maximum_masses(cuts, self.steps, place) for place in (2.0 * r, r))
         sure = np.maximum(p_error, q_error) < _CELL_ERROR  # error 3
-        return attack_pair(p[sure], q[sure], _CELL_ERROR, side, direction, 0.0)
+        return whole_pair(p[sure], q[sure], _CELL_ERROR, side, direction, 0.0)
 
     def test_error(self, half: int, budget: float) -> tuple[float, float]:
         return _CELL_ERROR, 0.0
