@@ -41,6 +41,7 @@ RANKS = [
     {"mechanisms"},
     {"accountant"},
     {"calibrate"},
+    {"curves"},
     {"risk"},
     {"audit"},
     {"plots"},

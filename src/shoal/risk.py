@@ -23,34 +23,16 @@ Mahloujifar and Balle 2023, arXiv:2302.07225, and Kulynych et al. 2025, arXiv:25
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 from shoal import _validate
-from shoal.accountant import Accountant
-from shoal.errors import InvalidInput, InvalidType
+from shoal.curves import CurveQuestions, CurveSource
 from shoal.interval import Interval
-from shoal.mechanisms import Mechanism
 
 _ROUNDED_UP, _ROUNDED_DOWN = 1.0 + 2.0**-50, 1.0 - 2.0**-50
 """Factors that cover the rounding of a few operations with numbers between 0 and 1."""
 
 
-def _questions(source: Mechanism | Accountant, rounds: int) -> tuple[Callable[[float], Interval], ...]:
-    """The delta at an epsilon and the power at a false positive rate, of a mechanism's rounds or of a ledger."""
-    if isinstance(source, Mechanism):
-        count = _validate.rounds(rounds)
-        return (
-            lambda epsilon: source.delta(epsilon=epsilon, rounds=count),
-            lambda fpr: source.tradeoff(fpr, rounds=count),
-        )
-    if not isinstance(source, Accountant):
-        raise InvalidType(f"source must be a shoal mechanism or an accountant, got {source!r}")
-    if rounds != 1:
-        raise InvalidInput(f"rounds must be 1 for an accountant, which counts its own, got {rounds!r}")
-    return lambda epsilon: source.delta(epsilon=epsilon), source.tradeoff
-
-
-def bayes_accuracy(source: Mechanism | Accountant, *, prior: float = 0.5, rounds: int = 1) -> Interval:
+def bayes_accuracy(source: CurveSource, *, prior: float = 0.5, rounds: int = 1) -> Interval:
     """The probability that the best guess about one user's participation is right.
 
     Args:
@@ -71,7 +53,7 @@ def bayes_accuracy(source: Mechanism | Accountant, *, prior: float = 0.5, rounds
     True
     """
     prior = _validate.probability("prior", prior)
-    delta_at, _ = _questions(source, rounds)
+    delta_at = CurveQuestions.of(source, rounds).delta
     # The likelier side last, and t from both without cancellation where the prior is close to 0 or 1.
     rare, usual = sorted((prior, 1.0 - prior))
     ratio = abs(math.log1p(-prior) - math.log(prior))
@@ -82,7 +64,7 @@ def bayes_accuracy(source: Mechanism | Accountant, *, prior: float = 0.5, rounds
     return Interval(lower=min(upper, (usual + rare * below.lower) * _ROUNDED_DOWN), upper=upper)
 
 
-def guessing(source: Mechanism | Accountant, *, baseline: float, rounds: int = 1) -> Interval:
+def guessing(source: CurveSource, *, baseline: float, rounds: int = 1) -> Interval:
     """The probability that a secret of one user is guessed right.
 
     The secret may be an attribute, a whole record up to some error, or a predicate that singles the user out.
@@ -104,5 +86,5 @@ def guessing(source: Mechanism | Accountant, *, baseline: float, rounds: int = 1
     True
     """
     baseline = _validate.probability("baseline", baseline)
-    _, power_at = _questions(source, rounds)
+    power_at = CurveQuestions.of(source, rounds).power
     return Interval(lower=baseline, upper=max(baseline, power_at(baseline).upper))

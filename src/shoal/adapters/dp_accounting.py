@@ -29,6 +29,8 @@ import numbers
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from shoal._extras import missing
 from shoal.errors import InvalidInput, InvalidType, ShoalError
 
@@ -42,7 +44,8 @@ except ModuleNotFoundError as error:
 
 from shoal import _validate
 from shoal.accountant import Accountant
-from shoal.bounds.composition import upper_lattice
+from shoal.bounds import dominating
+from shoal.bounds.composition import Parts, upper_lattice
 from shoal.bounds.numeric import DIRECTIONS
 from shoal.mechanisms import (
     Adjacency,
@@ -106,13 +109,22 @@ _EXPORT_CELLS = 1024
 """Cells in a level of the exported law: its resolution adds less than a step of 1e-4."""
 
 
-def distribution(mechanism: Mechanism, *, step: float = 1e-4) -> Any:
-    """Return one round as a pessimistic dp_accounting `PrivacyLossDistribution`.
+COMPOSED_POINTS_MAX = 400_000
+"""The largest number of losses of an exported composition."""
 
-    dp_accounting's own composition is not tilted: below delta = 1e-9 use `Mechanism.epsilon(rounds=...)`.
+_TAIL = 1e-16
+"""Where a composed curve falls below this, the exported one ends: what is beyond counts as certain loss."""
+
+
+def distribution(mechanism: Mechanism, *, rounds: int = 1, step: float = 1e-4) -> Any:
+    """Return rounds as a pessimistic dp_accounting `PrivacyLossDistribution`.
+
+    Several rounds are composed here, with the package's own error bounds. dp_accounting's own composition is not
+    tilted: below delta = 1e-9 do not compose single rounds there.
 
     Args:
-      mechanism: One round.
+      mechanism: What is run in each round.
+      rounds: The number of rounds.
       step: The value_discretization_interval, which all distributions composed with this one must share.
 
     Returns:
@@ -128,6 +140,8 @@ def distribution(mechanism: Mechanism, *, step: float = 1e-4) -> Any:
     step = _validate.real("step", step)
     if not 0.0 < step <= 1.0:
         raise InvalidInput(f"step must be above 0 and at most 1, got {step}")
+    if _validate.rounds(rounds) > 1:
+        return _composed(mechanism.bounds(rounds).upper, step)
     total = None
     # One round may consist of several: an epoch of random allocation is one round for each pick.
     for part, count in mechanism.bounds(1).upper:
@@ -139,6 +153,23 @@ def distribution(mechanism: Mechanism, *, step: float = 1e-4) -> Any:
         loss = loss.self_compose(count) if count > 1 else loss
         total = loss if total is None else total.compose(loss)
     return total
+
+
+def _composed(parts: Parts, step: float) -> Any:
+    """Return composed rounds: their certified curves, joined by lines between multiples of a step."""
+    curves = [curve for direction, curve in dominating.composed_curves(parts).items()]
+    high = max(curve.epsilon(curve.infinite + _TAIL) for curve in curves)
+    if not 2.0 * high <= COMPOSED_POINTS_MAX * step:
+        step_min = 2.1 * high / COMPOSED_POINTS_MAX
+        raise InvalidInput(f"step must be at least {step_min:.1e} for losses up to {high:.3g}, got {step}")
+    last = math.ceil(high / step) + 1
+    indices = np.arange(-last, last + 1)
+    pmfs = []
+    for curve in curves:
+        # The curve falls; rounding may not make it rise.
+        deltas = np.minimum.accumulate([curve.delta(float(index) * step) for index in indices])
+        pmfs.append(pld_pmf.create_pmf_pessimistic_connect_dots(step, indices, deltas))
+    return privacy_loss_distribution.PrivacyLossDistribution(*pmfs)
 
 
 class _UnsupportedError(ShoalError):

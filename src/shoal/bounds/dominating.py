@@ -38,7 +38,7 @@ from scipy import special
 
 from shoal.bounds import certify, gaussian
 from shoal.bounds.composition import Composition, Curve, Parts
-from shoal.bounds.numeric import DIRECTIONS, ROUNDED_UP, UNIT, FloatArray
+from shoal.bounds.numeric import DIRECTIONS, ROUNDED_UP, UNIT, Direction, FloatArray
 
 REVEAL_GRID: FloatArray = np.exp2(-0.5 * np.arange(2.0, 125.0))
 """The probabilities d at which widths are tabled, from 1/2 down to 2^-62 in steps of a factor sqrt(2)."""
@@ -117,14 +117,61 @@ def least_widths(parts: Parts) -> FloatArray:
     Returns:
         Upper bounds on the least widths.
     """
+    return np.array([least_width(parts, reveal) for reveal in REVEAL_GRID.tolist()])
+
+
+def least_width(parts: Parts, reveal: float) -> float:
+    """The width of a pair that dominates rounds run together, for one probability of revealing.
+
+    Args:
+        parts: the rounds and their counts, fixed beforehand.
+        reveal: d, at least 0 and below 1.
+
+    Returns:
+        An upper bound on the least width; infinity where none is known.
+    """
     parts = certify.limited(parts)
-    widths = np.full(len(REVEAL_GRID), local_width(parts))
+    return min([local_width(parts), *(_worse_width(tests, reveal) for tests in _both_directions(parts))])
+
+
+def _worse_width(tests: tuple[CurveTests, ...], reveal: float) -> float:
+    return max(test.least_width(reveal) for test in tests)
+
+
+@functools.lru_cache(maxsize=64)
+def _both_directions(parts: Parts) -> tuple[tuple[CurveTests, ...], ...]:
+    """The tests of the composed curves; none where a local width is exact, or no law can be computed."""
     if all(round_.is_gaussian for round_, _ in parts) or not certify.in_range(parts):
-        return widths
+        return ()
+    return (tuple(map(CurveTests.of, composed_curves(parts).values())),)
+
+
+def composed_curves(parts: Parts) -> dict[Direction, Curve]:
+    """The upper curves of rounds run together, by direction, at a fine resolution.
+
+    Args:
+        parts: the rounds and their counts, for which laws can be computed.
+
+    Returns:
+        The curves.
+    """
     composition = Composition(parts=parts, half=_CELLS, budget=_CUT_MASS)
-    tests = [CurveTests.of(composition.upper_curve(direction)) for direction in DIRECTIONS]
-    dominating = [max(test.least_width(reveal) for test in tests) for reveal in REVEAL_GRID.tolist()]
-    return np.minimum(widths, dominating)
+    return {direction: composition.upper_curve(direction) for direction in DIRECTIONS}
+
+
+def revealing_power(fpr: FloatArray, reveal: float, width: float) -> FloatArray:
+    """The power F of the best test of a revealing Gaussian pair.
+
+    Args:
+        fpr: false positive rates.
+        reveal: d, at least 0 and below 1.
+        width: w.
+
+    Returns:
+        The powers.
+    """
+    inside = np.minimum(fpr / (1.0 - reveal), 1.0)
+    return reveal + (1.0 - reveal) * special.ndtr(special.ndtri(inside) + width)
 
 
 def width_within(epsilon: float, delta: float, reveal: float) -> float:

@@ -68,6 +68,10 @@ COMMANDS: Table = {
         "tradeoff:tradeoff_command",
         "The highest true positive rate of any attack at a given false positive rate.",
     ),
+    "curve": (
+        "curve:curve_command",
+        "The whole privacy curve as a file: delta by epsilon, and TPR by FPR, both ends of each.",
+    ),
     "compare": (
         "compare:compare_command",
         "All methods side by side for one setting, and how many times the least epsilon each gives.",

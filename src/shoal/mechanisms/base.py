@@ -429,13 +429,20 @@ class Mechanism:
         """
         return ""
 
-    def pld(self, *, step: float = 1e-4) -> Any:
-        """One round as a dp_accounting `PrivacyLossDistribution`, a pessimistic one.
+    def pld(self, *, rounds: int = 1, step: float = 1e-4) -> Any:
+        """Rounds as a dp_accounting `PrivacyLossDistribution`, a pessimistic one.
 
-        `step` is its discretisation of losses. dp_accounting's own composition is not tilted, and below
-        delta = 1e-9 its answers can be too small: use `epsilon(rounds=...)` there.
+        Several rounds are composed here. dp_accounting's own composition of single rounds is not tilted, and below
+        delta = 1e-9 its answers can be too small.
+
+        Args:
+            rounds: The number of rounds.
+            step: The discretisation of losses.
+
+        Returns:
+            The distribution.
         """
-        return _extras.integration("dp_accounting").distribution(self, step=step)
+        return _extras.integration("dp_accounting").distribution(self, rounds=rounds, step=step)
 
     def rdp(self, orders: Any, *, rounds: int = 1, direction: certify.DirectionChoice = "worse") -> FloatArray:
         """Rényi DP at the orders, an upper bound for each.
