@@ -85,6 +85,9 @@ class Claim:
     """Who is protected: a user or a record."""
 
     adjacency: str
+    person: str
+    """The person whose data is adjacent, in words; empty where that is one vector."""
+
     assumption: str
     protocol: str
     trust: str
@@ -118,6 +121,19 @@ _NEIGHBOURS = {
     "zero-out": "Two data sets are adjacent if the vector of one {unit} is replaced by the zero vector.",
     "replace": "Two data sets are adjacent if the vector of one {unit} is replaced by any other.",
 }
+
+
+_NEIGHBOURS_OF_PERSON = {
+    "zero-out": "Two data sets are adjacent if all vectors of {person} are replaced by the zero vector.",
+    "replace": "Two data sets are adjacent if all vectors of {person} are replaced by any others.",
+}
+
+
+def _neighbours(claim: Claim) -> str:
+    """When two data sets are adjacent, in a sentence."""
+    if claim.person:
+        return _NEIGHBOURS_OF_PERSON[claim.adjacency].format(person=claim.person)
+    return _NEIGHBOURS[claim.adjacency].format(unit=claim.unit)
 
 
 def _known(details: Mapping[str, Any]) -> dict[str, str]:
@@ -182,7 +198,7 @@ def registry_entry(claim: Claim, details: Mapping[str, Any]) -> dict[str, Any]:
             },
             "privacy_loss": {
                 "privacy_unit": claim.unit.capitalize(),
-                "privacy_unit_details": _NEIGHBOURS[claim.adjacency].format(unit=claim.unit),
+                "privacy_unit_details": _neighbours(claim),
                 "privacy_parameters": {"epsilon": claim.epsilon, "delta": claim.delta},
                 "privacy_parameters_details": f"{claim.sentence} {claim.plain}",
             },
@@ -231,8 +247,8 @@ def checklist(claim: Claim) -> tuple[Item, ...]:
         (setting, "Who is trusted?", f"{claim.trust[:1].upper()}{claim.trust[1:]}."),
         (setting, "What must the participants do?", f"{claim.protocol[:1].upper()}{claim.protocol[1:]}."),
         (definition, "What are the privacy parameters?", f"ε ≤ {rounded(claim.epsilon)} at δ = {short(claim.delta)}."),
-        (definition, "What is the unit of privacy?", f"One {claim.unit}."),
-        (definition, "When are two data sets adjacent?", _NEIGHBOURS[claim.adjacency].format(unit=claim.unit)),
+        (definition, "What is the unit of privacy?", f"{(claim.person or f'one {claim.unit}').capitalize()}."),
+        (definition, "When are two data sets adjacent?", _neighbours(claim)),
         (definition, "What is assumed about everybody else?", f"{claim.assumption[:1].upper()}{claim.assumption[1:]}."),
         (definition, "What does it mean for one person?", claim.plain),
         (accounting, "Which data accesses are covered?", f"{claim.runs[:1].upper()}{claim.runs[1:]}."),

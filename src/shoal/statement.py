@@ -58,6 +58,9 @@ class Statement:
 
     runs: tuple[Rounds, ...]
     adjacency: str
+    person: str = ""
+    """The person whose data is adjacent, in words; empty where that is one vector."""
+
     crowd: str | None
     assumption: str
     protocol: str
@@ -85,6 +88,7 @@ class Statement:
         assumption: str,
         protocol: str,
         trust: str,
+        person: str = "",
         note: str = "",
     ) -> Statement:
         """The statement of an answer.
@@ -97,6 +101,7 @@ class Statement:
             assumption: The same in words.
             protocol: Who must follow the protocol, and in what.
             trust: Whom the guarantee relies on.
+            person: The person whose data is adjacent, in words; empty where that is one vector.
             note: What else it rests on.
 
         Returns:
@@ -105,6 +110,7 @@ class Statement:
         return cls(
             runs=runs,
             adjacency=adjacency,
+            person=person,
             crowd=crowd,
             assumption=assumption,
             protocol=protocol,
@@ -186,10 +192,13 @@ class Statement:
             subject = f"{count} of {labels} (with {len(self.runs)} different settings)"
         return (
             f"{subject[0].upper()}{subject[1:]} {'is' if total == 1 else 'are'} "
-            f"({epsilon}, {delta})-differentially private for {self.adjacency} adjacency, "
+            f"({epsilon}, {delta})-differentially private for {self._neighbours()}, "
             f"assuming that {self.protocol}, and {self.assumption}; {self.trust}; method: {self.how()}"
             f"{'; ' if self.note else ''}{self.note}."
         )
+
+    def _neighbours(self) -> str:
+        return f"{self.adjacency} adjacency{' of ' if self.person else ''}{self.person}"
 
     def plain(self) -> str:
         """The guarantee for people who do not know epsilon: what an attacker gains.
@@ -228,6 +237,7 @@ class Statement:
         return {
             "runs": [{**run.mechanism, "rounds": run.rounds} for run in self.runs],
             "adjacency": self.adjacency,
+            "person": self.person,
             "crowd": self.crowd,
             "assumption": self.assumption,
             "protocol": self.protocol,
@@ -255,7 +265,8 @@ class Statement:
             epsilon=self.epsilon,
             delta=self.delta,
             model=model,
-            unit="record" if model == "Central" else "user",
+            unit="record" if model == "Central" and not self.person else "user",
+            person=self.person,
             adjacency=self.adjacency,
             assumption=self.assumption,
             protocol=self.protocol,
@@ -323,7 +334,7 @@ class Statement:
             ("rounds", "; ".join(map(str, _merged_runs(self.runs)))),
             (self.question.dual_symbol, short(self.value)),
             (self.question.symbol, f"at most {rounded(self.answer.upper)}"),
-            ("adjacency", self.adjacency),
+            ("adjacency", self._neighbours().replace(" adjacency", "")),
             ("assumes", self.assumption),
             ("protocol", self.protocol),
             ("trust", self.trust),

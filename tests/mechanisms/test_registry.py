@@ -63,7 +63,10 @@ def test_its_parameters_are_complete(cls):
         if parameter.domain.kind != "flag":
             first, last = parameter.slider
             assert first <= parameter.example <= last
-        assert f"{parameter.words} = {parameter.written(getattr(m, parameter.name))}" in m.settings
+        value = getattr(m, parameter.name)
+        assert (f"{parameter.words} = {parameter.written(value)}" in m.settings) == parameter.is_written(value)
+        if parameter.is_silent:
+            assert f"{parameter.words} = 2" in m.replace(**{parameter.name: 2}).settings
     for parameter in parameters_of(cls):
         for value in BAD[parameter.domain.kind]:
             with pytest.raises((ValueError, TypeError), match=rf"^{parameter.name} must"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -218,6 +218,7 @@ class Accountant:
             answer,
             runs=tuple(m.run(rounds) for m, rounds in self._counts.items()),
             adjacency=mechanisms[0].adjacency,
+            person=_person(mechanisms),
             crowd="mixed" if len(crowds) > 1 else next(iter(crowds), None),
             assumption=distinct(m.assumption for m in mechanisms),
             protocol=distinct(m.protocol for m in mechanisms),
@@ -281,3 +282,9 @@ class Accountant:
                 raise type(error)(f"ledger entry {number}: {error}") from None
         self._counts = restored._counts
         return self
+
+
+def _person(mechanisms: Iterable[Mechanism]) -> str:
+    """The person who is protected, in words; empty where that is one vector in all rounds."""
+    persons = dict.fromkeys(m.person for m in mechanisms)
+    return " and ".join(person or "one vector" for person in persons) if any(persons) else ""

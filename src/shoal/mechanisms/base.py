@@ -148,7 +148,13 @@ class Mechanism:
     @property
     def settings(self) -> str:
         """The parameters in words."""
-        return ", ".join(f"{p.words} = {p.written(getattr(self, p.name))}" for p in self.parameters())
+        values = ((parameter, getattr(self, parameter.name)) for parameter in self.parameters())
+        return ", ".join(f"{p.words} = {p.written(value)}" for p, value in values if p.is_written(value))
+
+    @property
+    def person(self) -> str:
+        """The person who is protected, in words; empty where that is one vector: one record, or one report."""
+        return ""
 
     # The rounds that bound it: a mechanism defines `upper_round` (and `attack_rounds`), or `bounds`.
 
@@ -377,6 +383,7 @@ class Mechanism:
             answer,
             runs=(self.run(rounds),),
             adjacency=self.adjacency,
+            person=self.person,
             crowd=self.crowd,
             assumption=self.assumption,
             protocol=self.protocol,

@@ -18,6 +18,15 @@ from typing import Any, ClassVar
 
 from shoal import _validate
 from shoal.bounds.central.attacks import Allocation
+from shoal.bounds.central.records import (
+    RECORDS_MAX,
+    DrawnRecords,
+    OppositeBatch,
+    StandIns,
+    binomial_records,
+    hypergeometric_records,
+    together,
+)
 from shoal.bounds.central.swap import Real, Swap, Worst
 from shoal.bounds.composition import Parts
 from shoal.bounds.ratio import Lognormal
@@ -27,7 +36,7 @@ from shoal.formatting import rounded
 from shoal.interval import Interval
 from shoal.mechanisms.base import Mechanism, NoiseBy, SamplingScheme
 from shoal.mechanisms.ordered import sequential_attacks, sequential_round
-from shoal.mechanisms.parameter import COUNT, FLAG, PROBABILITY, ROUND_COUNT, Parameter
+from shoal.mechanisms.parameter import COUNT, FLAG, PROBABILITY, ROUND_COUNT, Parameter, count_up_to
 from shoal.query import Bounds
 
 STEPS = Parameter(
@@ -41,6 +50,18 @@ EPOCHS = Parameter(
     default=1,
     example=1,
     slider=(1, 1e4),
+)
+
+RECORDS_PER_USER = Parameter(
+    domain=count_up_to(RECORDS_MAX),
+    words="records per user",
+    metavar="K",
+    help="The most records of one person.",
+    default=1,
+    is_silent=True,
+    absent=1,
+    example=1,
+    slider=(1, RECORDS_MAX),
 )
 
 
@@ -58,6 +79,11 @@ class CentralMechanism(Mechanism):
     def _refuse_replace(self) -> None:
         if self.adjacency != "zero-out":
             raise InvalidInput(f"adjacency must be zero-out for {type(self).__name__}, got {self.adjacency!r}")
+
+
+def _person_with_records(records: int) -> str:
+    """A person with several records, in words; empty for one record."""
+    return f"one person with at most {records:,} records" if records > 1 else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,9 +136,15 @@ class PoissonSampling(CentralMechanism):
     Replace: P against (1 - q) N(0) + q N(-1), the pair of Lebeda et al. (2024), which `central.swap` proves to be the
     worst. Both directions are composed on their own; both ends of the bracket are of the same, true worst case.
 
+    With `records_per_user` = k > 1 a person has at most k records, all of which become zero (are added or removed) or
+    are replaced: the sum over j of Bin(k, q)(j) N(j) against N(0), or against the same sum of N(-j). That is the true
+    worst case too (`central.records`).
+
     >>> m = PoissonSampling(rate=0.01, sigma=1.0)
     >>> f"{m.epsilon(delta=1e-6, rounds=1_000):.4f}"
     '[2.1243, 2.1246]'
+    >>> 6.3 < m.replace(records_per_user=3).epsilon(delta=1e-6, rounds=1_000).upper < 6.4
+    True
     """
 
     rate: float = Parameter(
@@ -123,6 +155,7 @@ class PoissonSampling(CentralMechanism):
         example=0.01,
         slider=(1e-6, 1),
     ).field()
+    records_per_user: int = RECORDS_PER_USER.field()
 
     label: ClassVar[str] = "poisson"
     sampling: ClassVar[SamplingScheme] = "coin"
@@ -132,7 +165,21 @@ class PoissonSampling(CentralMechanism):
     def participation(self) -> float:
         return self.rate
 
+    @property
+    def person(self) -> str:
+        return _person_with_records(self.records_per_user)
+
+    def _together(self) -> tuple[Round, Round]:
+        """The rounds from above and from below of a person with several records."""
+        drawn = binomial_records(self.records_per_user, self.rate)
+        return together(self.sigma, drawn, opposed=self.adjacency == "replace")
+
+    def attack_rounds(self) -> tuple[Round, ...]:
+        return (self._together()[1],) if self.records_per_user > 1 else super().attack_rounds()
+
     def upper_round(self) -> Round:
+        if self.records_per_user > 1:
+            return self._together()[0]
         # Without sampling a replaced record is one Gaussian report of twice the distance, which has closed forms.
         if self.adjacency == "zero-out" or self.rate == 1.0:
             return Identical(ratio=Lognormal(scale=self.scale), users=1, weight=self.rate)
@@ -151,6 +198,9 @@ class FixedBatch(CentralMechanism):
     `central.swap`: one step is exact, several are bounded from above by them, and from below by the better of two
     crowds that can really happen.
 
+    With `records_per_user` = k > 1 a person has at most k records, of which a hypergeometric number is in the batch:
+    theorem 2 of `central.records` from above, the same two crowds from below.
+
     >>> m = FixedBatch(records=60_000, batch=600, sigma=1.0)
     >>> m.epsilon(delta=1e-6).width < 1e-3
     True
@@ -162,6 +212,7 @@ class FixedBatch(CentralMechanism):
     batch: int = Parameter(
         domain=COUNT, words="batch", metavar="B", help="Records in each batch.", example=600, slider=(1, 1e8)
     ).field()
+    records_per_user: int = RECORDS_PER_USER.field()
 
     label: ClassVar[str] = "fixed-batch"
     sampling: ClassVar[SamplingScheme] = "drawn"
@@ -170,6 +221,10 @@ class FixedBatch(CentralMechanism):
         super().__post_init__()
         if self.batch > self.records:
             raise InvalidInput(f"batch must be at most records ({self.records}), got {self.batch}")
+        if self.records_per_user > self.records:
+            raise InvalidInput(
+                f"records_per_user must be at most records ({self.records}), got {self.records_per_user}"
+            )
         _validate.rate(self.rate, name="batch / records")
 
     @property
@@ -181,8 +236,16 @@ class FixedBatch(CentralMechanism):
     def participation(self) -> float:
         return self.rate
 
+    @property
+    def person(self) -> str:
+        return _person_with_records(self.records_per_user)
+
     def expected_reports(self, users: int) -> float:
         return float(self.batch)
+
+    def _drawn(self) -> DrawnRecords:
+        """The law of the number of a person's records in a batch."""
+        return hypergeometric_records(self.records_per_user, self.batch, self.records)
 
     def _stand_ins_opposite(self) -> Swap:
         """The others opposite to where the record is in P."""
@@ -194,12 +257,23 @@ class FixedBatch(CentralMechanism):
         return Identical(ratio=Lognormal(scale=self.scale), users=1, weight=self.rate)
 
     def upper_round(self) -> Round:
+        if self.records_per_user > 1:
+            if self.rate == 1.0:
+                return together(self.scale, self._drawn(), opposed=False)[0]
+            return StandIns(scale=self.sigma, drawn=self._drawn(), replaced=self.adjacency == "replace")
         # A batch of all records is no sample; for losses below 0 the worst stand-in is where the record is in P.
         if self.rate == 1.0:
             return self._stand_ins_at_q()
         return Worst(swap=self._stand_ins_opposite(), place_out_below=1.0)
 
     def attack_rounds(self) -> tuple[Round, ...]:
+        if self.records_per_user > 1:
+            # The others where the records are in Q: with or without them the sum moves by a binomial-like number.
+            beside = together(self.scale, self._drawn(), opposed=False)[1]
+            if self.adjacency == "replace" or self.rate == 1.0:
+                return (beside,)
+            opposite = OppositeBatch(scale=self.sigma, records=self.records_per_user, drawn=self._drawn().weights)
+            return beside, opposite
         if self.adjacency == "zero-out" and self.rate < 1.0:
             return Real(swap=self._stand_ins_opposite()), self._stand_ins_at_q()
         return (self._stand_ins_at_q(),)

@@ -61,6 +61,15 @@ def choice_of(*words: str) -> Domain:
     return Domain(kind="choice", allowed=f"one of {', '.join(words)}", check=check, choices=words)
 
 
+def count_up_to(largest: int) -> Domain:
+    """The domain of whole numbers from 1 to a largest one."""
+
+    def check(name: str, value: Any) -> int:
+        return _validate.integer(name, value, minimum=1, maximum=largest)
+
+    return Domain(kind="whole", allowed=f"a whole number from 1 to {largest:,}", check=check)
+
+
 COUNT = Domain(kind="whole", allowed="a whole number from 1 to 10^15", check=_validate.users)
 ROUND_COUNT = Domain(
     kind="whole",
@@ -102,6 +111,9 @@ class Parameter:
     """The ends of its slider on the page, powers of ten; None for no slider."""
 
     default: Any = UNSET
+    is_silent: bool = False
+    """Whether sentences leave it out where it has its default."""
+
     absent: Any = UNSET
     """The value in ledgers that were saved before the parameter existed; it must never change."""
 
@@ -122,6 +134,10 @@ class Parameter:
         """The dataclass field that declares the parameter."""
         default = dataclasses.MISSING if self.is_required else self.default
         return dataclasses.field(default=default, metadata={"parameter": self})
+
+    def is_written(self, value: Any) -> bool:
+        """Whether a sentence about the mechanism has this value of the parameter."""
+        return not (self.is_silent and value == self.default)
 
     def written(self, value: Any) -> str:
         """A value of the parameter in a sentence."""

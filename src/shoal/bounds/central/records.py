@@ -31,18 +31,31 @@ rises with |J| in the usual stochastic order: "at most k records" is covered.
 x_i: P and Q are mixtures of N(x_J + o_K) and N(x'_J + o_K), K the complement of J. They share the component without any
 of the person's records, N(o_1 + ... + o_k), of weight 1 - s.
 
-*Theorem 2.* Draw a label j >= 1 with probability p_j / s and publish it; then let the batch be one of a person with one
-record of norm j, drawn at rate s. The pair of that (`swap`, with noise sigma / j) dominates P and Q.
+*Theorem 2.* Let t >= 1, and let shares `c_1, ..., c_k >= 0` add up to at most `(t - 1) (1 - s)`. Then
+`E(dP - t dQ)_+ <= sum_j E(p_j f_j - c_j)_+`, where, with `w_a = exp(a Z - a^2 / 2)` and r = 1 / sigma,
 
-*Proof.* `P - t Q` is the sum over nonempty J of `p_J (N(x_J + o_K) - t N(x'_J + o_K))` less `(t - 1) (1 - s)` times the
-shared component. Share the last term among the J in proportion to p_J and use `(a + b)_+ <= a_+ + b_+`: what belongs
-to J is p_J / s times `P_J - t Q_J` of `(1 - s) N(o_J) + s N(x_J)` against `(1 - s) N(o_J) + s N(x'_J)`, shifted by
-o_K. All three vectors have norm at most |J|, so the theorem of `swap` bounds it. ∎ For k = 1 it is that theorem. It is
-not exact for k > 1, where the label says more than the public sees; nor is one place of the others the worst for every
-t (with k = 2 and a rate near 1 they do most harm neither beside nor opposite). From below: crowds that can really
-happen.
+    zero-out, P against Q:  f_j = w_{2jr} - t w_{jr}
+    zero-out, Q against P:  f_j = w_{jr} - t
+    replace:                f_j = w_{2jr} - t.
 
-*Computed*: the lines of theorem 1 by `lines`; weights are correctly rounded quotients of whole numbers.
+*Proof.* Seen from the shared component, `dP - t dQ` is the sum over nonempty J of p_J times `u_J - t u'_J`, less `(t -
+1) (1 - s)`; u_J and u'_J are the lognormals of N(x_J - o_J) and N(x'_J - o_J). Give each J the part `p_J / p_j` of c_j
+and use `(a + b)_+ <= a_+ + b_+`. A term `E(p_J (u_J - t u'_J) - c)_+` with c >= 0 is, up to a factor, that of a person
+with one record of norm |J|, drawn at a rate of `p_J (t - 1) / (p_J (t - 1) + c)`: the theorem of `swap` has its worst
+case, which is the one above. ∎
+
+The best shares are `p_j max(0, f_j(z))` at one z. Where all of these f_j are positive the sum is that of the real crowd
+in which all other vectors are opposite (P against Q) or beside (Q against P): there the bound is exact. It is not
+where one of them is negative. The bound is convex in t, as the least value of a jointly convex problem.
+
+*Corollary.* Shares in proportion to p_j: publish a label j >= 1 with probability p_j / s, then let the batch be that of
+a person with one record of norm j, drawn at rate s. That is a mixture of rounds of `swap`, whose moments are known.
+
+"At most k records" is covered here as well: the worst case of each term rises with j and, as `(1 - s) / s` falls, with
+s; with fewer records s is smaller, and so is j in the usual stochastic order.
+
+*Computed*: the lines of theorem 1 by `lines`, theorem 2 as prices at some thousand t (`prices`: chords are above a
+convex function); weights are correctly rounded quotients of whole numbers.
 
 *Errors*, u = 2^-53:
 
@@ -50,7 +63,9 @@ happen.
    its error is a multiple of u times the sum of their sizes; elsewhere it is a sum of positive terms.
 2. More records than `kept` are hardly ever drawn together. From above such batches count as mass of infinite loss, from
    below as batches with `kept` of them, which is a person with fewer records at times: by theorem 1 less is seen.
-3. Masses of panels of a crowd from below are off by `MASS_ERROR` of `lines`; tails are left out.
+3. Prices of theorem 2 are differences of tails of the normal law: what rounding of each term and of z can do is added.
+   Shares are those of the lower end of a bracket of z, which add up to no more than they may.
+4. Masses of panels of a crowd from below are off by `MASS_ERROR` of `lines`; tails are left out.
 """
 
 from __future__ import annotations
@@ -64,8 +79,16 @@ import numpy as np
 from scipy import special
 
 from shoal.bounds import quadrature
+from shoal.bounds.anycrowd.prices import PricedLaw, Prices, law_from_prices
 from shoal.bounds.central.attacks import attack_pair
-from shoal.bounds.central.lines import MASS_ERROR, TwoHalves, mixture_density, mixture_log_density, panel_places
+from shoal.bounds.central.lines import (
+    MASS_ERROR,
+    MOMENT_ERROR,
+    TwoHalves,
+    mixture_density,
+    mixture_log_density,
+    panel_places,
+)
 from shoal.bounds.central.swap import Swap, Worst
 from shoal.bounds.mean_law import Pair
 from shoal.bounds.numeric import LAW_RATE_MIN, ROUNDED_UP, SCALE_MAX, SCALE_MIN, UNIT, Direction, FloatArray, Side
@@ -80,6 +103,21 @@ _WEIGHT_MIN = 1e-40
 
 _NOISE_MIN_TOGETHER = 0.05
 """The smallest noise, as a part of the records drawn together, whose losses can be composed: 1 / 20."""
+
+_LOST_MAX = 1e-6
+"""The most mass that may be left out; with more of it all records count as drawn, in the clear."""
+
+_PRICE_POINTS = 2048
+"""Number of losses at which theorem 2 is priced."""
+
+_PUT_LOSS_MAX = 30.0
+"""Puts at smaller k are left out, which is safe: neighbouring k - 1 would round to one number."""
+
+_PRICE_FIRST = 1e-3
+"""The smallest of them, as a part of the total variation."""
+
+_PRICE_REACH = 14.0
+"""How many deviations of one report the largest of them lies beyond its mean: beyond, less than 1e-43 is left."""
 
 _NOISE_MIN_SWAPPED = 0.2
 """The same where another record takes the place of each; with less noise a labelled person is seen in the clear."""
@@ -266,18 +304,23 @@ def _middle(line: MixedPlaces) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Together(TwoHalves):
-    """The pair of theorem 1; `opposed` for replace. `lost` is the probability of more records (error 2)."""
+    """The pair of theorem 1; `opposed` for replace. `lost` is the probability of more records (error 2).
+
+    `drawn` are the weights of the numbers of records that are looked at, `all_drawn` those of all.
+    """
 
     scale: float
     records: int
     drawn: tuple[float, ...]
+    all_drawn: tuple[float, ...]
     opposed: bool
     lost: float
 
     @property
     def is_in_range(self) -> bool:
         noise = self.scale / (len(self.drawn) - 1)
-        return noise >= _NOISE_MIN_TOGETHER and self.scale <= SCALE_MAX and 1.0 - self.drawn[0] >= LAW_RATE_MIN
+        is_likely = self.lost <= _LOST_MAX and 1.0 - self.drawn[0] >= LAW_RATE_MIN
+        return noise >= _NOISE_MIN_TOGETHER and self.scale <= SCALE_MAX and is_likely
 
     @property
     def ratio(self) -> Lognormal:
@@ -312,6 +355,15 @@ class Together(TwoHalves):
         # The number of records in the clear: all of them, or (an upper bound) none.
         return replace(self.ratio, rate=self.weight).log_moments(orders)
 
+    def log_moments(self, orders: FloatArray, direction: Direction, *, quick: bool = False) -> FloatArray:
+        if len(self.drawn) > self.records:
+            return super().log_moments(orders, direction, quick=quick)
+        # No moment can leave out what is lost; nor can it have weights that have underflowed.
+        if 0.0 in self.all_drawn:
+            return self.local_log_moments(orders) * (1.0 + MOMENT_ERROR)
+        whole = replace(self, drawn=self.all_drawn, lost=0.0)
+        return whole.log_moments(orders, direction, quick=quick)
+
     def limited(self) -> Together:
         return replace(self, scale=min(self.scale, SCALE_MAX))
 
@@ -333,7 +385,12 @@ def together(scale: float, drawn: DrawnRecords, *, opposed: bool) -> tuple[Round
     kept = drawn.kept(scale, _NOISE_MIN_TOGETHER)
     tail = drawn.tails[kept]
     upper = Together(
-        scale=scale, records=drawn.records, drawn=drawn.weights[: kept + 1], opposed=opposed, lost=tail * ROUNDED_UP
+        scale=scale,
+        records=drawn.records,
+        drawn=drawn.weights[: kept + 1],
+        all_drawn=drawn.weights,
+        opposed=opposed,
+        lost=tail * ROUNDED_UP,
     )
     if kept == drawn.records:
         return upper, upper
@@ -342,26 +399,28 @@ def together(scale: float, drawn: DrawnRecords, *, opposed: bool) -> tuple[Round
     return upper, replace(upper, drawn=moved, lost=0.0)
 
 
-# Theorem 2: a public label, then one of several rounds
+# The corollary: a public label, then one of several rounds
 
 
 @dataclass(frozen=True, kw_only=True)
 class Labelled(Round):
     """One of several rounds, drawn at random; which one is public. `lost` is the probability of complete exposure.
 
-    What is missing of all weights is a round in which nothing happens.
+    What is missing of all weights is a round in which nothing happens. `scale` is that of one plain report of which the
+    whole round is post-processing, also where more is lost than any part shows.
     """
 
+    scale: float
     parts: tuple[tuple[float, Round], ...]
     lost: float = 0.0
 
     @property
     def is_in_range(self) -> bool:
-        return all(part.is_in_range for _, part in self.parts)
+        return self.lost <= _LOST_MAX and all(part.is_in_range for _, part in self.parts)
 
     @property
     def ratio(self) -> Lognormal:
-        return Lognormal(scale=min(part.ratio.scale for _, part in self.parts))
+        return Lognormal(scale=self.scale)
 
     @property
     def users(self) -> int:
@@ -392,7 +451,8 @@ class Labelled(Round):
         return max(relative for relative, _ in errors) + 8.0 * UNIT, math.fsum(missing for _, missing in errors)
 
     def limited(self) -> Labelled:
-        return replace(self, parts=tuple((weight, part.limited()) for weight, part in self.parts))
+        parts = tuple((weight, part.limited()) for weight, part in self.parts)
+        return replace(self, parts=parts, scale=min(self.scale, *(part.ratio.scale for _, part in parts)))
 
     def log_moments(self, orders: FloatArray, direction: Direction, *, quick: bool = False) -> FloatArray:
         """Log-moments of the mixture, or of one plain report where complete exposure is possible."""
@@ -408,7 +468,7 @@ class Labelled(Round):
 
 
 def labelled(scale: float, drawn: DrawnRecords, *, replaced: bool) -> Round:
-    """The round of theorem 2, from above.
+    """The round of the corollary, from above.
 
     Args:
         scale: sigma, in units of one record.
@@ -418,8 +478,9 @@ def labelled(scale: float, drawn: DrawnRecords, *, replaced: bool) -> Round:
     Returns:
         A round that dominates fixed batches.
     """
+    in_the_clear = scale / (drawn.records * (1.0 + replaced))
     if drawn.weights[-1] == 1.0:
-        return Identical(ratio=Lognormal(scale=scale / (drawn.records * (1.0 + replaced))), users=1)
+        return Identical(ratio=Lognormal(scale=in_the_clear), users=1)
     place_q = -1.0 if replaced else 0.0
     kept = drawn.kept(scale, SCALE_MIN)
     parts: list[tuple[float, Round]] = []
@@ -427,14 +488,137 @@ def labelled(scale: float, drawn: DrawnRecords, *, replaced: bool) -> Round:
         weight, noise = drawn.weights[number], scale / number
         if weight == 0.0:
             continue
-        if noise >= _NOISE_MIN_SWAPPED:
+        if noise >= _NOISE_MIN_SWAPPED and drawn.rate < 1.0:
             swap = Swap(scale=noise, rate=drawn.rate, place_p=1.0, place_q=place_q, place_out=-1.0)
             parts.append((min(weight / drawn.rate, 1.0), Worst(swap=swap, place_out_below=1.0)))
         else:
-            # In the clear: with the coin public the place of the others does not matter.
+            # In the clear: with the coin public, or no coin, the place of the others does not matter.
             parts.append((weight, Identical(ratio=Lognormal(scale=noise / (1.0 + replaced)), users=1)))
     # error 2
-    return Labelled(parts=tuple(parts), lost=drawn.tails[kept] * ROUNDED_UP)
+    return Labelled(scale=in_the_clear, parts=tuple(parts), lost=drawn.tails[kept] * ROUNDED_UP)
+
+
+# Theorem 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandIns(Round):
+    """A person with several records in fixed batches, from above; `scale` is sigma, in units of one record."""
+
+    scale: float
+    drawn: DrawnRecords
+    replaced: bool
+
+    @property
+    def _kept(self) -> int:
+        return self.drawn.kept(self.scale, _NOISE_MIN_TOGETHER)
+
+    @property
+    def is_in_range(self) -> bool:
+        return (
+            self.drawn.tails[self._kept] <= _LOST_MAX
+            and self.scale <= SCALE_MAX
+            and self.scale >= _NOISE_MIN_TOGETHER * self._kept
+            and self.drawn.rate >= LAW_RATE_MIN
+        )
+
+    @property
+    def ratio(self) -> Lognormal:
+        return Lognormal(scale=self.scale / (self.drawn.records * (1.0 + self.replaced)))
+
+    @property
+    def users(self) -> int:
+        return 1
+
+    @property
+    def weight(self) -> float:
+        return self.drawn.rate
+
+    def _law(self) -> PricedLaw:
+        return _stand_ins_law(self.scale, self.drawn, self._kept, self.replaced)
+
+    def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
+        pair = self._law().pair(direction)
+        if side == "upper":
+            return pair
+        # The same law, which is one on points: what it shows from below, without what was put at infinity.
+        return replace(pair, side="lower", top=pair.top * (1.0 - 4.0 * UNIT), infinite=0.0)
+
+    def test_error(self, half: int, budget: float) -> tuple[float, float]:
+        return 8.0 * UNIT, 2.0 * self._law().infinite
+
+    def limited(self) -> StandIns:
+        return replace(self, scale=min(self.scale, SCALE_MAX))
+
+    def log_moments(self, orders: FloatArray, direction: Direction, *, quick: bool = False) -> FloatArray:
+        by_label = labelled(self.scale, self.drawn, replaced=self.replaced)
+        return by_label.log_moments(orders, direction, quick=quick)
+
+
+@functools.lru_cache(maxsize=32)
+def _stand_ins_law(scale: float, drawn: DrawnRecords, kept: int, replaced: bool) -> PricedLaw:
+    """The law with the prices of theorem 2."""
+    numbers = np.array([number for number in range(1, kept + 1) if drawn.weights[number] > 0.0])
+    weights, steps = np.array(drawn.weights)[numbers], numbers / scale
+    moved = (2.0 * steps, steps) if not replaced else (2.0 * steps, 0.0 * steps)
+    back = (steps, 0.0 * steps) if not replaced else moved
+    none = drawn.weights[0]
+    # error 2
+    lost = drawn.tails[kept] * ROUNDED_UP
+    # As far as one report with all records that are looked at shows anything.
+    furthest = float(steps[-1]) * (1.0 + replaced)
+    last = 0.5 * furthest**2 + _PRICE_REACH * furthest
+    smallest = _PRICE_FIRST * float(_prices_of_terms(np.zeros(1), weights, *moved, none)[0])
+    loss = np.concatenate([[0.0], np.geomspace(min(smallest, 0.5 * last), last, _PRICE_POINTS)])
+    calls, deltas_back = (_prices_of_terms(loss, weights, *places, none) + lost for places in (moved, back))
+    mirrored = loss < _PUT_LOSS_MAX
+    gap = np.concatenate([np.expm1(-loss[mirrored][:0:-1]), np.expm1(loss)])
+    puts = (np.exp(-loss) * deltas_back)[mirrored][:0:-1]
+    calls[0] = max(calls[0], deltas_back[0])
+    return law_from_prices(Prices(gap=gap, value=np.concatenate([puts, calls])))
+
+
+def _prices_of_terms(
+    loss: FloatArray, weights: FloatArray, up: FloatArray, down: FloatArray, none: float
+) -> FloatArray:
+    """`sum_j E(p_j (w_up - t w_down) - c_j)_+` with the best shares, at each log t.
+
+    Args:
+        loss: log t, at least 0.
+        weights: The p_j.
+        up: Places of the components of the first law, in deviations.
+        down: Those of the second law, at lower places.
+        none: 1 - s.
+
+    Returns:
+        One price for each loss, rounded up.
+    """
+    t, loss = np.exp(loss)[:, None], loss[:, None]
+
+    def excess(z: FloatArray) -> FloatArray:
+        # f_j / t where it is positive: its second factor rises from 0 at `zeros`. What is clipped is far above 1.
+        rise = np.expm1(np.clip((up - down) * (z - zeros), 0.0, 300.0))
+        values: FloatArray = np.exp(np.clip(down * (z - 0.5 * down), -300.0, 300.0)) * rise
+        return values
+
+    zeros = 0.5 * (up + down) + loss / (up - down)
+    target = -np.expm1(-loss) * none
+    low = np.min(zeros, axis=1, keepdims=True)
+    high = np.max(zeros, axis=1, keepdims=True) + 60.0
+    for _ in range(80):
+        middle = 0.5 * (low + high)
+        is_small = (weights * excess(middle)).sum(axis=1, keepdims=True) * ROUNDED_UP <= target
+        low, high = np.where(is_small, middle, low), np.where(is_small, high, middle)
+    # error 3
+    shares, places = weights * excess(low) * t, np.maximum(low, zeros)
+    terms = [
+        weights * special.ndtr(up - places),
+        -weights * t * special.ndtr(down - places),
+        -shares * special.ndtr(-places),
+    ]
+    rounding = 64.0 * UNIT * (1.0 + places**2) * sum(np.abs(term) for term in terms)
+    price: FloatArray = (np.maximum(sum(terms), 0.0) + rounding).sum(axis=1)
+    return price
 
 
 # A crowd that can really happen, from below
@@ -478,7 +662,7 @@ class OppositeBatch(Round):
         cuts = quadrature.panel_edges(low, high, panel_places(line, low, high, half), line.growth)
         z, weight = (values.reshape(-1, 6) for values in quadrature.panel_nodes(cuts))
         p, q = ((weight * density(z)).sum(axis=1) for density in (line.density_p, line.density_q))
-        # error 3
+        # error 4
         return attack_pair(p, q, MASS_ERROR, side, direction, 2.0 * budget if side == "upper" else 0.0)
 
     def test_error(self, half: int, budget: float) -> tuple[float, float]:
