@@ -127,19 +127,27 @@ def test_a_new_app_is_complete_and_learns(tmp_path, monkeypatch):
 def test_the_proxy_names_what_it_lets_through(tmp_path):
     keys.make_certificates(tmp_path / "tls")
     files = {"certificate": tmp_path / "tls" / "server.pem", "key": tmp_path / "tls" / "server.key"}
-    path = link.write_proxy(tmp_path / "p", port=8000, superlink=9000, authority=tmp_path / "tls" / "ca.pem", **files)
+    path = link.write_proxy(
+        tmp_path / "p", port=8000, superlink=9000, gate=9001, authority=tmp_path / "tls" / "ca.pem", **files
+    )
     text = path.read_text()
-    assert set(re.findall(r"location (\S+ ?\S*) {", text)) == {"/", *(f"= /v1/fleet/{w}" for w in link.FLEET)}
+    assert set(re.findall(r"location (\S+ ?\S*) {", text)) == {
+        "/",
+        "= /authorise",
+        *(f"= /v1/fleet/{w}" for w in link.FLEET),
+    }
     assert not {"register-node", "unregister-node"} & set(link.FLEET)
     path = link.write_proxy(
-        tmp_path / "p", host="::", port=8000, superlink=9000, authority=tmp_path / "tls" / "ca.pem", **files
+        tmp_path / "p", host="::", port=8000, superlink=9000, gate=9001, authority=tmp_path / "tls" / "ca.pem", **files
     )
     assert "listen [::]:8000 ssl;" in path.read_text()
     with pytest.raises(ValueError, match="authority must be a file in PEM format"):
-        link.write_proxy(tmp_path / "p", port=8000, superlink=9000, authority=tmp_path / "none.pem", **files)
+        link.write_proxy(tmp_path / "p", port=8000, superlink=9000, gate=9001, authority=tmp_path / "none.pem", **files)
     (tmp_path / "a b").mkdir()
     with pytest.raises(ValueError, match="without spaces"):
-        link.write_proxy(tmp_path / "a b", port=8000, superlink=9000, authority=tmp_path / "tls" / "ca.pem", **files)
+        link.write_proxy(
+            tmp_path / "a b", port=8000, superlink=9000, gate=9001, authority=tmp_path / "tls" / "ca.pem", **files
+        )
 
 
 def test_a_folder_keeps_its_settings(tmp_path):

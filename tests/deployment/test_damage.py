@@ -86,7 +86,7 @@ def test_an_end_that_is_missing_is_noticed_and_made_up_for(home):
     result = CliRunner().invoke(command, [*words, "3"])
     assert result.exit_code == 2
     assert "round must lie between 4 and 13, got 3" in result.output
-    assert "2 rounds were entered with the smallest crowd. Round 4 comes next." in invoke(*words, "4")
+    assert "2 rounds were charged with the smallest crowd. The next round is 4." in invoke(*words, "4")
     again = Analyst.open(home.folder)
     again.secrets = home.secrets
     least = ShuffledCheckIn(users=3, rate=0.5, sigma=2.0, crowd="identical")
@@ -101,7 +101,7 @@ def test_an_end_that_is_missing_is_noticed_and_made_up_for(home):
     (home.folder / "head").write_text("x")
     with pytest.raises(DamagedError, match="head is missing or damaged"):
         Analyst.open(home.folder)
-    assert "0 rounds were entered" in invoke(*words, "5")
+    assert "0 rounds were charged" in invoke(*words, "5")
     Analyst.open(home.folder).close()
     (home.folder / "head").write_bytes(old)  # a crash before the head was written
     Analyst.open(home.folder).close()

@@ -10,7 +10,7 @@ import pytest
 
 from deployment.parties import OCTETS, TestClient, batch, close_round, settle, setup, task, vectors
 from shoal.deployment import keys
-from shoal.deployment.analyst.service import analyst_app
+from shoal.deployment.analyst.service import Waiting, analyst_app
 from shoal.deployment.node import settings_fingerprint
 from shoal.deployment.report import opening_terms
 
@@ -41,7 +41,7 @@ def test_only_the_shuffler_may_ask(home, given):
     web = TestClient(analyst_app(home), headers={} if given is None else {"Authorization": given})
     for method, path in (("POST", "/v1/rounds"), ("GET", "/v1/rounds/1/model"), ("PUT", "/v1/rounds/1/reports")):
         assert web.request(method, path, headers=OCTETS).status_code == 401
-    assert web.get("/v1/health").status_code == 200
+    assert web.get("/v1/health").status_code == 204
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_strangers_are_answered_a_few_at_a_time_and_the_shuffler_always(home):
     stranger, known = TestClient(app), TestClient(app, headers={"Authorization": f"Bearer {home.password}"})
     seen = collections.Counter(stranger.get("/v1/health").status_code for _ in range(300))
     assert seen[429] > 100
-    assert seen[200] >= 50
+    assert seen[204] >= 50
     assert {known.post("/v1/rounds").status_code for _ in range(100)} == {200}
 
 
@@ -122,3 +122,31 @@ def test_deliveries_at_once_count_once(web, home):
     assert {a.status_code for a in answers} <= {200, 503}
     assert len({a.content for a in answers if a.is_success}) == 1
     assert len(home.rounds()) == 1
+
+
+class Line:
+    """A connection as far as the service's doorkeeper knows it."""
+
+    def __init__(self, address):
+        self.address, self.closed = address, False
+
+    def get_extra_info(self, name):
+        return (self.address, 1) if name == "peername" and not self.closed else None
+
+    def abort(self):
+        self.closed = True
+
+
+def test_who_has_many_connections_closes_their_own_and_nobody_elses():
+    waiting, shuffler = Waiting(64), Line("10.0.0.1")
+    waiting.add(shuffler)
+    flood = [Line("10.0.0.2") for _ in range(5_000)]
+    for line in flood:
+        waiting.add(line)
+    assert not shuffler.closed
+    assert [line.closed for line in flood] == [True] * (5_000 - 63) + [False] * 63
+    assert len(waiting) == 64
+    for line in [shuffler, *flood]:  # in whatever state they are
+        line.closed = True
+        waiting.remove(line)
+    assert len(waiting) == 0

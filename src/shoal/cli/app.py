@@ -31,6 +31,7 @@ ANALYST: Table = {
         "analyst:skip_command",
         "After restoring a backup, charge the ledger for the rounds closed since, at their worst-case cost.",
     ),
+    "backup": ("analyst:backup_command", "Back up the folder, without keys that open reports; these go elsewhere."),
     "serve": ("analyst:serve_command", "Run the analyst. Stopping it at any time loses nothing."),
     "status": ("analyst:status_command", "Show the ledger: rounds, users, and epsilon for both crowds."),
     "model": ("analyst:export_command", "Write the current model, as one vector, to a file."),
@@ -41,6 +42,12 @@ FLOWER: Table = {
     "join": (
         "flower:join_command",
         "Node, first step: check the terms, derive the number of rounds, and take in the secret.",
+    ),
+    "node": ("flower:node_command", "Node: run a SuperNode, and start it again whenever it ends."),
+    "sign": ("flower:sign_command", "Sign an app, so that nodes whose owners trust the key run this app and no other."),
+    "gate": (
+        "flower:gate_command",
+        "Shuffler: run the gate, which nginx asks whether a request comes from a known node.",
     ),
     "proxy": (
         "flower:proxy_command",

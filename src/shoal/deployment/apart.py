@@ -57,14 +57,20 @@ def vector_apart(work: Callable[[], FloatArray], *, size: int, seconds: float) -
         return np.frombuffer(bytes(shared[: size * width]), dtype=np.float64).copy()
 
 
+def end_with_parent(number: signal.Signals) -> None:
+    """Let this process get a signal when its parent is gone, where the system (Linux) can."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, int(number))
+
+
 def _write_vector(work: Callable[[], FloatArray], shared: mmap.mmap, size: int) -> None:
     """The child's part: compute, and leave the numbers in the shared memory."""
     # Not the handlers of the node: a signal ends the child, and the child only.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
+    # If the node is killed, its lock must not live on in the child; and if memory runs out, the child is the one.
+    end_with_parent(signal.SIGKILL)
     if sys.platform == "linux":
-        # If the node is killed, its lock must not live on in the child; and if memory runs out, the child is the one.
-        ctypes.CDLL(None).prctl(PARENT_DEATH_SIGNAL, int(signal.SIGKILL))
         with contextlib.suppress(OSError):
             Path("/proc/self/oom_score_adj").write_text("1000")
     vector = np.ascontiguousarray(work(), dtype=np.float64)

@@ -204,6 +204,12 @@ def make_node_key(path: Path) -> None:
     path.with_name(path.name + ".pub").write_bytes(public + b"\n")
 
 
+def make_app_key(path: Path) -> None:
+    """Make a key for signing apps (Ed25519, OpenSSH), as `ssh-keygen -t ed25519` does."""
+    key = Ed25519PrivateKey.generate()
+    write_secret(path, key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+
+
 def _common_name(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 

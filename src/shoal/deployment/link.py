@@ -1,11 +1,13 @@
-"""The link to the nodes: a proxy that lets Flower's fleet interface through, and nothing else.
+"""The link to the nodes: a proxy that lets registered nodes through to Flower's fleet interface, and nothing else.
 
 A SuperLink serves three interfaces on one port: the fleet's, which nodes need and which knows them by their keys;
 the control interface, by which apps are started and nodes are registered, and which asks nobody who they are;
 and the runtime interface, for the processes that it starts itself. So the SuperLink listens on loopback, where
 only those with an account on its machine reach it, and nginx stands in front of it. Each address that nodes
 need is named in full, and what is passed on is that address and not the one that was asked for: there is
-nothing to be decoded, normalised or smuggled. nginx keeps no log of requests, and no part of one on disk.
+nothing to be decoded, normalised or smuggled. Before a byte of a request's body is read, the gate (`gate`) is asked
+about its headers: they carry a node's signature. Only objects may be large, and a node uploads few at a time. nginx
+keeps no log of requests, and no part of one on disk.
 """
 
 from __future__ import annotations
@@ -28,9 +30,20 @@ FLEET = (
     "confirm-message-received",
 )
 """What an authenticated SuperNode asks for. Registration is the operator's, by the control interface."""
+GATED = ("activate-node", "pull-messages", "push-messages", "get-fab")
+"""What goes through the gate, which looks at requests and answers; the rest it is asked about beforehand."""
+OBJECTS = "push-object"
+"""The one request with a large body."""
+SMALL_BODY = 1 << 20
+"""Bytes that the body of any other request may have."""
+LARGE_BODY = 64 << 20
+"""Bytes that an object may have: a report of the largest dimension that a task may have, and what goes with it."""
+UPLOADS = 4
+"""Requests at a time of one node."""
 
 CONFIGURATION = """\
-# The only way to the SuperLink at {upstream}: its fleet interface. Written by 'shoal flower proxy'.
+# The only way to the SuperLink at {upstream}: its fleet interface, for nodes that the gate knows.
+# Written by 'shoal flower proxy'.
 # Start it with: nginx -e stderr -p {folder} -c {folder}/nginx.conf
 pid {folder}/nginx.pid;
 error_log stderr warn;
@@ -50,10 +63,23 @@ http {{
     uwsgi_temp_path {folder}/temporary;
     scgi_temp_path {folder}/temporary;
 
-    # Strangers: few connections and few requests from one address, and no patience.
+    upstream gate {{
+        server {gate};
+        keepalive 16;
+    }}
+
+    # The end of a node's key stands for it: nginx takes no more than 255 bytes, and the beginning is that of all keys.
+    map $http_flwr_public_key $node {{
+        default "";
+        "~(?<tail>.{{1,200}})$" $tail;
+    }}
+
+    # Strangers: few connections and few requests from one address, and no patience. Nodes: few requests at a time.
     limit_conn_zone $binary_remote_addr zone=connections:10m;
+    limit_conn_zone $node zone=nodes:10m;
     limit_req_zone $binary_remote_addr zone=requests:10m rate={rate}r/s;
     limit_conn connections {connections};
+    limit_conn nodes {uploads};
     limit_req zone=requests burst={burst} nodelay;
     client_header_timeout 10s;
     client_body_timeout 30s;
@@ -67,8 +93,10 @@ http {{
         ssl_certificate_key {key};
         ssl_protocols TLSv1.2 TLSv1.3;
 
+        # Who is not in the gate's folder gets no further than its headers.
+        auth_request /authorise;
+        client_max_body_size {small};
         # Sealed reports pass through: nothing of them is written to disk.
-        client_max_body_size 64m;
         proxy_request_buffering off;
         proxy_max_temp_file_size 0;
         proxy_http_version 1.1;
@@ -78,6 +106,13 @@ http {{
         proxy_ssl_trusted_certificate {authority};
         proxy_ssl_verify on;
         proxy_ssl_name {name};
+
+        location = /authorise {{
+            internal;
+            proxy_pass http://gate/authorise;
+            proxy_pass_request_body off;
+            proxy_set_header Content-Length "";
+        }}
 
 {locations}
 
@@ -89,8 +124,8 @@ http {{
 """
 LOCATION = """\
         location = /v1/fleet/{word} {{
-            limit_except POST {{ deny all; }}
-            proxy_pass https://{upstream}/v1/fleet/{word};
+            limit_except POST {{ deny all; }}{more}
+            proxy_pass {target}/v1/fleet/{word};
         }}"""
 
 
@@ -99,6 +134,7 @@ def write_proxy(
     *,
     port: int,
     superlink: int,
+    gate: int,
     certificate: Path,
     key: Path,
     authority: Path,
@@ -113,6 +149,7 @@ def write_proxy(
         folder: nginx's folder.
         port: the port that nodes connect to.
         superlink: the SuperLink's port on loopback.
+        gate: the gate's port on loopback.
         certificate: the proxy's TLS certificate.
         key: its private key.
         authority: the authority of the SuperLink's certificate.
@@ -133,7 +170,7 @@ def write_proxy(
     for role, path in {"certificate": certificate, "key": key, "authority": authority}.items():
         if not path.is_file():
             raise InvalidInput(f"{role} must be a file in PEM format, got {path}")
-    for role, value in {"port": port, "superlink": superlink}.items():
+    for role, value in {"port": port, "superlink": superlink, "gate": gate}.items():
         _validate.integer(role, value, minimum=1, maximum=65_535)
     _validate.integer("rate", rate, minimum=1, maximum=10**6)
     _validate.integer("connections", connections, minimum=1, maximum=10**6)
@@ -157,8 +194,21 @@ def write_proxy(
         rate=rate,
         burst=10 * rate,  # nodes behind one address answer a round at the same time
         connections=connections,
-        locations="\n".join(LOCATION.format(word=word, upstream=upstream) for word in FLEET),
+        gate=f"127.0.0.1:{gate}",
+        small=SMALL_BODY,
+        uploads=UPLOADS,
+        locations="\n".join(_location(word, upstream) for word in FLEET),
     )
     path = home / "nginx.conf"
     path.write_text(text)
     return path
+
+
+def _location(word: str, upstream: str) -> str:
+    """One address of the fleet's."""
+    more = ""
+    if word in GATED:
+        more = "\n            auth_request off;  # the gate itself looks"
+    elif word == OBJECTS:
+        more = f"\n            client_max_body_size {LARGE_BODY};"
+    return LOCATION.format(word=word, more=more, target="http://gate" if word in GATED else f"https://{upstream}")

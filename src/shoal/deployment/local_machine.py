@@ -27,27 +27,21 @@ from typing import Any
 import httpx
 
 from shoal import __version__
-from shoal.deployment import keys, link, tokens
+from shoal.deployment import gate, keys, link, tokens
 from shoal.deployment.analyst import Analyst, Settings
 from shoal.deployment.analyst.analyst import DATABASE
 from shoal.deployment.analyst.keystore import PASSWORD
-from shoal.deployment.client import NODE_CONFIG, NODE_FILE
+from shoal.deployment.client import NODE_FILE
 from shoal.deployment.errors import RunError
 from shoal.deployment.node import Node
 from shoal.deployment.state import join_task
+from shoal.deployment.supernode import free_port
 from shoal.errors import InvalidInput
 
 APP = "shoal.deployment.digits"
 START_SECONDS = 180.0
 STATUS_SECONDS = 5.0
 """How often the status of a run without progress is read: each time starts a command of Flower's."""
-
-
-def free_port() -> int:
-    """A port of this machine that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @dataclass
@@ -63,6 +57,8 @@ class Machine:
     """The app to run; one on the embedded digits if there is none."""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     registered: set[str] = field(default_factory=set)
+    trusted: Path | None = None
+    """Whose signature an app must carry, for `flower-supernode --trusted-entities`; any app runs if there is none."""
 
     def __post_init__(self) -> None:
         # Processes run in folders of their own: relative paths would lead elsewhere for each.
@@ -70,7 +66,7 @@ class Machine:
         self.app = None if self.app is None else self.app.resolve()
         self.ports = {"analyst": free_port(), "superlink": free_port()}
         if nginx():
-            self.ports["proxy"] = free_port()
+            self.ports |= {"proxy": free_port(), "gate": free_port()}
         self.tls = self.folder / "tls"
         for name in ("logs", "flwr", "app"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
@@ -252,6 +248,19 @@ class Machine:
         self.start("superlink", [*command, "--disable-runtime-dependency-installation", *options], **environment)
         self.wait_until("superlink", lambda: self._answers(self.ports["superlink"], "/health"))
 
+    @property
+    def gate_home(self) -> Path:
+        return self.folder / "gate"
+
+    def start_gate(self) -> None:
+        """Start the gate, which nginx asks about each request, if nginx is installed."""
+        if "gate" not in self.ports:
+            return
+        command = ["shoal", "flower", "gate", str(self.gate_home), "--port", str(self.ports["gate"])]
+        command += ["--superlink", str(self.ports["superlink"]), "--authority", str(self.tls / "ca.pem")]
+        self.start("gate", command)
+        self.wait_until("gate", lambda: _listens(self.ports["gate"]))
+
     def start_proxy(self) -> None:
         """Start nginx between the nodes and the SuperLink, if it is installed."""
         program = nginx()
@@ -263,6 +272,7 @@ class Machine:
             host="127.0.0.1",
             port=self.ports["proxy"],
             superlink=self.ports["superlink"],
+            gate=self.ports["gate"],
             certificate=self.tls / "server.pem",
             key=self.tls / "server.key",
             authority=self.tls / "ca.pem",
@@ -281,13 +291,34 @@ class Machine:
         key = self.folder / f"{name}.key"
         if not key.exists():
             keys.make_node_key(key)
-        if name not in self.registered:  # with this SuperLink, which remembers nothing of an earlier one
-            self.flwr("supernode", "register", str(key) + ".pub", "shoal")
+        public = Path(f"{key}.pub")
+        if "gate" in self.ports:  # which registers it with any SuperLink that does not know it
+            known = self.gate_home / gate.NODE_KEYS
+            known.mkdir(parents=True, exist_ok=True, mode=0o700)
+            shutil.copy(public, known)
+        elif name not in self.registered:  # with this SuperLink, which remembers nothing of an earlier one
+            self.flwr("supernode", "register", str(public), "shoal")
             self.registered.add(name)
-        config = f'{NODE_CONFIG}="{self.join_deployed(place)}" partition-id={place} num-partitions={nodes}'
-        command = ["flower-supernode", "--superlink", f"127.0.0.1:{self.ports.get('proxy', self.ports['superlink'])}"]
-        command += ["--root-certificates", str(self.tls / "ca.pem"), "--auth-supernode-private-key", str(key)]
-        self.start(name, [*command, "--port", str(free_port()), "--node-config", config])
+        command = ["shoal", "flower", "node", str(self.join_deployed(place)), "--key", str(key)]
+        command += ["--superlink", f"127.0.0.1:{self.ports.get('proxy', self.ports['superlink'])}"]
+        command += ["--authority", str(self.tls / "ca.pem"), "--part", str(place), "--parts", str(nodes)]
+        if self.trusted is not None:
+            command += ["--trusted", str(self.trusted)]
+        self.start(name, command)
+
+    def sign_app(self) -> None:
+        """Sign the app, and let nodes that start from now on run no other; without a gate they could run none."""
+        if "gate" not in self.ports:
+            return
+        key = self.folder / "app.key"
+        if not key.exists():
+            keys.make_app_key(key)
+        signature = gate.sign_app(self.app or self.folder / "app", key, signed_at=int(time.time()))
+        folder = self.gate_home / gate.SIGNATURES
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (folder / "app.json").write_text(signature.to_json())
+        self.trusted = self.folder / "trusted.yaml"
+        self.trusted.write_text(signature.trust + "\n")
 
     def flwr(self, *words: str) -> dict[str, Any]:
         """The answer of a command of Flower's; `RunError` if it fails."""
@@ -373,6 +404,8 @@ def deployment(machine: Machine, settings: Settings, *, nodes: int) -> Iterator[
         machine.start_analyst()
         # At Flower's usual level the SuperLink's log names the nodes as their replies come in.
         machine.start_superlink("--enable-supernode-auth", FLWR_LOG_LEVEL="WARNING")
+        machine.sign_app()
+        machine.start_gate()
         machine.start_proxy()
         # Registration is a command of Flower's, which takes seconds to start: several at a time.
         with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -253,17 +253,18 @@ class Shuffler(Strategy):
 
     def _replies(self, grid: Grid, messages: Iterable[Message]) -> Iterator[Message]:
         """Replies as they come in, a few at a time, until all are there or the time is up."""
-        deadline = time.monotonic() + self.timeout
         mailbox = Mailbox(grid, largest=self._open_round.length)
         pending: list[str] = []
         stream = iter(messages)
         # In slices: all messages at once would be as many copies of the model in memory.
         while chunk := list(itertools.islice(stream, SLICE)):
             pending.extend(message_id for message_id in grid.push_messages(chunk) if message_id)
+        # From when the last node was asked: to ask many of them takes its time, too.
+        deadline = time.monotonic() + self.timeout
         # The number of replies that may be missing when the grace begins.
         spare = len(pending) - max(self.minimum, math.ceil(self.enough * len(pending)))
         hurried = False
-        while pending and time.monotonic() < deadline:
+        while pending:
             answered, start = set(), time.monotonic()
             for message_id, reply in mailbox.pull(pending, deadline=deadline):
                 answered.add(message_id)
@@ -273,8 +274,9 @@ class Shuffler(Strategy):
             if len(pending) <= spare and not hurried:
                 hurried, deadline = True, min(deadline, time.monotonic() + self.grace)
             # The SuperLink looks through all messages at each request: at most half of its time is for this one's.
-            if pending:
-                time.sleep(max(self.poll, min(time.monotonic() - start, deadline - time.monotonic())))
+            if not pending or time.monotonic() >= deadline:
+                break
+            time.sleep(max(self.poll, min(time.monotonic() - start, deadline - time.monotonic())))
         for reason, count in sorted(mailbox.dropped.items()):
             LOG.warning("%d replies were dropped: %s", count, reason)
         if pending:

@@ -28,7 +28,7 @@ import hmac
 import itertools
 import json
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -132,7 +132,9 @@ def read_secret(path: Path) -> bytes:
     return secret
 
 
-def enrol_nodes(folder: Path, *, task: Task, nodes: int, first: int, last: int) -> tuple[Path, list[Path]]:
+def enrol_nodes(
+    folder: Path, *, task: Task, nodes: int, first: int, last: int, revoked: Collection[int] = ()
+) -> tuple[Path, list[Path]]:
     """Make a roster, and a file with the secret of each new node.
 
     The secrets come from one key in `registrar.json`, so that a roster for later rounds or with more nodes can
@@ -144,6 +146,7 @@ def enrol_nodes(folder: Path, *, task: Task, nodes: int, first: int, last: int) 
         nodes: the number of nodes that are enrolled in all.
         first: the first round of the roster.
         last: the last round of the roster.
+        revoked: the numbers of nodes, as in the names of their secrets, that the roster leaves out.
 
     Returns:
         The roster, and the files of the new nodes.
@@ -162,17 +165,22 @@ def enrol_nodes(folder: Path, *, task: Task, nodes: int, first: int, last: int) 
     # Secrets come from one key by their number, so that an enrolment that broke off, or grows, gives the same again.
     master, enrolled = _registrar(folder)
     members = [_member(master, place) for place in range(1, count + 1)]
+    for place in revoked:
+        _validate.integer("revoked", place, minimum=1, maximum=count)
+    counted = [member for place, member in enumerate(members, 1) if place not in revoked]
+    if len(counted) < task.minimum:
+        raise InvalidInput(f"revoked must leave at least {task.minimum} nodes, {len(counted)} of {count} would be left")
     (folder / SECRETS).mkdir(exist_ok=True, mode=0o700)
     new = []
     for place in range(enrolled + 1, count + 1):
         new.append(folder / SECRETS / f"{place:06d}.secret")
         new[-1].unlink(missing_ok=True)  # left by an enrolment that broke off: the same again
         keys.write_secret(new[-1], secret_text(members[place - 1]).encode() + b"\n")
-    head = {"format": ROSTER_FORMAT, "task": task.digest.hex(), "first": start, "last": end, "nodes": count}
+    head = {"format": ROSTER_FORMAT, "task": task.digest.hex(), "first": start, "last": end, "nodes": len(counted)}
 
     def pieces() -> Iterator[bytes]:
         yield json.dumps(head).encode() + b"\n"
-        present = [later_secret(member, rounds=start - 1) for member in members]
+        present = [later_secret(member, rounds=start - 1) for member in counted]
         for round_number in range(start, end + 1):
             yield b"".join(marks(present, task=task, round_number=round_number))
             present = [later_secret(member, rounds=1) for member in present]

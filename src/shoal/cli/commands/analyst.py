@@ -123,6 +123,22 @@ def skip_command(
     print(f"{to - before} rounds were charged with the smallest crowd. The next round is {to}.")
 
 
+def backup_command(
+    folder: task_options.Folder,
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="Folder for the backup.", show_default=False)],
+    keys: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder for the keys of this and later epochs. [default: not backed up]"),
+    ] = None,
+) -> None:
+    """Back up the folder, without keys that open reports; these go elsewhere."""
+    from shoal.deployment.analyst.backup import back_up
+
+    with _analyst(folder, "read") as analyst:
+        back_up(analyst, target, key_folder=keys)
+        print(f"Backup after {analyst.next_round - 1} rounds: {target}. Keys: {keys or 'not backed up'}.")
+
+
 def serve_command(
     folder: task_options.Folder,
     certificate: Annotated[Path, typer.Option(metavar="FILE", help="TLS certificate (PEM).")],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import signal
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -37,6 +38,10 @@ def enrol_command(
     last: Annotated[
         int | None, typer.Option(metavar="ROUND", help="Last round of the roster. [default: the last in node.toml]")
     ] = None,
+    revoke: Annotated[
+        list[int] | None,
+        typer.Option(metavar="NUMBER", help="A node that the roster leaves out, by its secret's number; repeatable."),
+    ] = None,
 ) -> None:
     """Registrar: make a secret for each node, and a roster for the analyst."""
     from shoal.deployment import tokens
@@ -44,7 +49,9 @@ def enrol_command(
 
     settings = Node.read(node)
     end = settings.rounds if last is None else last
-    roster, secrets = tokens.enrol_nodes(folder, task=settings.task, nodes=nodes, first=first, last=end)
+    roster, secrets = tokens.enrol_nodes(
+        folder, task=settings.task, nodes=nodes, first=first, last=end, revoked=revoke or ()
+    )
     print(f"Fingerprint of node.toml: {settings.fingerprint.hex()}")
     print(f"Fingerprint of the roster: {tokens.Roster.read(roster).fingerprint}")
     size = roster.stat().st_size / 2**20
@@ -70,6 +77,61 @@ def join_command(
     print(f"Its secret is now in {settings.state} and nowhere else: without that folder the node cannot report.")
 
 
+def node_command(
+    node: Annotated[Path, typer.Argument(metavar="FILE", help="The node's own node.toml.", show_default=False)],
+    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="The proxy before the SuperLink.")],
+    authority: Annotated[Path, typer.Option(metavar="FILE", help="The authority of its certificate (PEM).")],
+    key: Annotated[Path, typer.Option(metavar="FILE", help="The node's private key (ssh-keygen -t ecdsa).")],
+    trusted: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Keys whose signature an app must carry. [default: any app may run]"),
+    ] = None,
+    part: Annotated[int, typer.Option(help="Which part of the data is this node's, for apps that ask.")] = 0,
+    parts: Annotated[int, typer.Option(help="Number of parts.")] = 1,
+) -> None:
+    """Node: run a SuperNode, and start it again whenever it ends."""
+    from shoal.deployment.supernode import keep_running, supernode_command
+
+    def command() -> list[str]:
+        return supernode_command(
+            node, superlink=superlink, authority=authority, key=key, part=part, parts=parts, trusted=trusted
+        )
+
+    command()  # a file that is missing is an error now
+    keep_running(command)
+
+
+def sign_command(
+    app: Annotated[Path, typer.Argument(metavar="DIR", help="The app's folder.", show_default=False)],
+    key: Annotated[Path, typer.Option(metavar="FILE", help="A private key (ssh-keygen -t ed25519).")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The file to write.")] = Path("app.json"),
+) -> None:
+    """Sign an app, so that nodes whose owners trust the key run this app and no other."""
+    from shoal.deployment import gate
+
+    signature = gate.sign_app(app, key, signed_at=int(time.time()))
+    out.write_text(signature.to_json())
+    print(f"SHA-256 of the app: {signature.digest}")
+    print(f"For the gate's folder 'signatures': {out}. For each node, in the file of --trusted:")
+    print(signature.trust)
+
+
+def gate_command(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder with nodes/*.pub.", show_default=False)],
+    authority: Annotated[
+        Path, typer.Option(metavar="FILE", help="The authority of the SuperLink's certificate (PEM).")
+    ],
+    name: Annotated[str, typer.Option(help="A name in the SuperLink's certificate.")] = "localhost",
+    port: Annotated[int, typer.Option(help="Port on loopback, which nginx asks.")] = 9001,
+    superlink: Annotated[int, typer.Option(help="The SuperLink's port on loopback.")] = 9000,
+    polls: Annotated[float, typer.Option(help="Polls per second that reach the SuperLink.")] = 40.0,
+) -> None:
+    """Shuffler: run the gate, which nginx asks whether a request comes from a known node."""
+    from shoal.deployment.gate import serve_gate
+
+    serve_gate(folder, port=port, superlink=superlink, authority=authority, name=name, polls=polls)
+
+
 def proxy_command(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder for nginx's files.", show_default=False)],
     certificate: Annotated[Path, typer.Option(metavar="FILE", help="TLS certificate (PEM).")],
@@ -81,6 +143,7 @@ def proxy_command(
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "0.0.0.0",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8000,
     superlink: Annotated[int, typer.Option(help="The SuperLink's port on loopback.")] = 9000,
+    gate: Annotated[int, typer.Option(help="The gate's port on loopback.")] = 9001,
     rate: Annotated[int, typer.Option(help="Requests per second from one address.")] = 100,
     connections: Annotated[int, typer.Option(help="Connections from one address.")] = 200,
 ) -> None:
@@ -92,6 +155,7 @@ def proxy_command(
         host=host,
         port=port,
         superlink=superlink,
+        gate=gate,
         name=name,
         certificate=certificate,
         key=key,
@@ -100,6 +164,7 @@ def proxy_command(
         connections=connections,
     )
     print(f"flower-superlink --host 127.0.0.1 --port {superlink} --enable-supernode-auth ...")
+    print(f"shoal flower gate gate --port {gate} --superlink {superlink} --authority {authority}")
     print(f"nginx -e stderr -p {path.parent} -c {path}")
 
 

@@ -30,7 +30,7 @@ a crash either all of a round has happened or none.
 reports that somebody kept cannot be opened afterwards, not even by the analyst.
 
 The files: `settings`; `database` (SQLite); `ledger` (closed rounds, chained); `models`; `rosters`; `keystore`;
-`delivery` (a batch while it comes in); `analyst`, which puts them together; `service` (HTTPS).
+`delivery` (a batch while it comes in); `analyst`, which puts them together; `service` (HTTPS); `backup`.
 """
 
 from shoal.deployment.analyst.analyst import Analyst

@@ -3,18 +3,21 @@
 The only body that it reads is a batch, which streams through: memory does not depend on its length. The
 shuffler learns the number of users and epsilon, never how many checked in. Nothing is logged about requests.
 
-Strangers can connect, and get little for it: a handshake must be over and a request must have begun within
-some seconds; of the quiet connections, those without a request, the oldest is closed when there are too many, so
-that a new connection, the shuffler's, always gets in; and requests without the password are answered a few at a time.
+Strangers can connect, and get little for it. A handshake must be over and a request must have begun within some
+seconds. The number of handshakes at a time is bounded, since each takes a third of a megabyte before the other side has
+sent a byte, and so is that of quiet connections, those without a request. Of too many the oldest of the address that
+has the most is closed, so that a new connection, the shuffler's, always gets in. Requests without the password are
+answered a few at a time.
 """
 
 import asyncio
 import base64
 import resource
 import secrets
+import ssl
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -49,8 +52,8 @@ SILENCE = 60.0
 """Seconds without a byte after which a batch is given up."""
 HANDSHAKE, HEADER, IDLE = 10.0, 10.0, 30.0
 """Seconds for a TLS handshake, for a request's head, and between two requests on one connection."""
-QUIET_MAX = 64
-"""Connections without a request."""
+HANDSHAKES_MAX, QUIET_MAX = 64, 64
+"""Connections whose handshake is not over, and those without a request."""
 STRANGERS = 50
 """Requests a second without the password that are looked at; as many may come at once."""
 OPEN_FILES = 65_536
@@ -62,10 +65,6 @@ class Refusal(BaseModel):
     """Why a request was refused."""
 
     detail: str
-
-
-class Health(BaseModel):
-    version: str
 
 
 class NextRound(BaseModel):
@@ -136,7 +135,7 @@ def _refusals(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 def analyst_app(analyst: Analyst) -> FastAPI:
     """The service of one analyst."""
-    app = FastAPI(title="shoal analyst", version=__version__, docs_url=None, redoc_url=None)
+    app = FastAPI(title="shoal analyst", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     app.add_middleware(Throttle, password=analyst.password)
     _add_refusals(app)
     _add_health(app)
@@ -183,10 +182,9 @@ def _add_refusals(app: FastAPI) -> None:
 
 
 def _add_health(app: FastAPI) -> None:
-    @app.get("/v1/health")
-    async def health() -> Health:
-        """Whether the service is up."""
-        return Health(version=__version__)
+    @app.get("/v1/health", status_code=204)
+    async def health() -> None:
+        """Whether the service is up; of which version is nobody's business."""
 
 
 def _add_rounds(app: FastAPI, analyst: Analyst, guarded: dict[str, Any]) -> None:
@@ -300,35 +298,126 @@ class ImpatientProtocol(H11Protocol):
             self._begin_quiet(IDLE)
 
     @property
-    def _quiet(self) -> dict["ImpatientProtocol", asyncio.TimerHandle]:
-        """All connections of this server without a request, the oldest first."""
-        quiet: dict[ImpatientProtocol, asyncio.TimerHandle] = self.config.__dict__.setdefault("quiet", {})
-        return quiet
+    def _quiet(self) -> "Waiting":
+        """All connections of this server without a request."""
+        waiting: Waiting = self.config.__dict__.setdefault("quiet", Waiting(QUIET_MAX))
+        return waiting
 
     def _begin_quiet(self, seconds: float) -> None:
-        self._end_quiet()
-        # A connection too many closes the one that has been quiet for longest.
-        if len(self._quiet) >= QUIET_MAX:
-            next(iter(self._quiet))._give_up()
-        self._quiet[self] = self.loop.call_later(seconds, self._give_up)
+        self._quiet.add(self.transport, self.loop.call_later(seconds, self._give_up))
 
     def _end_quiet(self) -> None:
-        timer = self._quiet.pop(self, None)
-        if timer is not None:
-            timer.cancel()
+        self._quiet.remove(self.transport)
 
     def _give_up(self) -> None:
         self._end_quiet()
         self.transport.abort()
 
 
-class _ImpatientLoop(asyncio.SelectorEventLoop):
-    """An event loop whose servers do not wait a minute for a handshake."""
+class Waiting:
+    """Connections that nothing has come of yet: a bounded number."""
 
-    def create_server(self, *args: Any, **options: Any) -> Any:
-        if options.get("ssl") is not None:
-            options["ssl_handshake_timeout"] = HANDSHAKE
-        return super().create_server(*args, **options)
+    def __init__(self, most: int) -> None:
+        self._most = most
+        # The address as it was at the beginning: a connection that is lost has none.
+        self._connections: dict[asyncio.Transport, tuple[str, asyncio.TimerHandle | None]] = {}
+        self._addresses: dict[str, dict[asyncio.Transport, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def add(self, transport: asyncio.Transport, timer: asyncio.TimerHandle | None = None) -> None:
+        """Take a connection in; of too many the oldest of the address that has the most is closed.
+
+        Args:
+            transport: the connection.
+            timer: what is to happen if nothing comes of it.
+        """
+        self.remove(transport)
+        if len(self) >= self._most:
+            crowded = max(self._addresses.values(), key=len)
+            oldest = next(iter(crowded))
+            self.remove(oldest)
+            oldest.abort()
+        peer = transport.get_extra_info("peername")
+        address = str(peer[0]) if peer else ""
+        self._connections[transport] = address, timer
+        self._addresses.setdefault(address, {})[transport] = None
+
+    def remove(self, transport: asyncio.Transport) -> None:
+        """Let a connection go, and its timer."""
+        if transport not in self._connections:
+            return
+        address, timer = self._connections.pop(transport)
+        if timer is not None:
+            timer.cancel()
+        self._addresses[address].pop(transport)
+        if not self._addresses[address]:
+            del self._addresses[address]
+
+
+class Doorkeeper(asyncio.Protocol):
+    """A connection before its handshake; the service's own protocol begins after it."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        protocol: Callable[[], asyncio.Protocol],
+        context: ssl.SSLContext,
+        shaking: Waiting,
+    ) -> None:
+        """Wait for the connection.
+
+        Args:
+            loop: the event loop.
+            protocol: makes the service's protocol.
+            context: the service's certificate.
+            shaking: the connections whose handshake is not over.
+        """
+        self._loop, self._protocol, self._context, self._shaking = loop, protocol, context, shaking
+        self._task: asyncio.Task[None] | None = None
+        self._early = b""
+        """What came with the end of the handshake, before the service's protocol has begun."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        transport.pause_reading()  # what comes is for the handshake
+        self._shaking.add(transport)
+        self._task = self._loop.create_task(self._shake(transport))
+
+    def data_received(self, data: bytes) -> None:
+        self._early += data
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _shake(self, transport: asyncio.Transport) -> None:
+        try:
+            secured = await self._loop.start_tls(
+                transport, self, self._context, server_side=True, ssl_handshake_timeout=HANDSHAKE
+            )
+        except (OSError, EOFError):  # a stranger who hangs up, or speaks something else
+            return
+        finally:
+            self._shaking.remove(transport)
+        if secured is None or transport.is_closing():
+            return
+        protocol = self._protocol()
+        secured.set_protocol(protocol)
+        protocol.connection_made(secured)
+        if self._early:
+            protocol.data_received(self._early)
+
+
+class _GuardedLoop(asyncio.SelectorEventLoop):
+    """An event loop whose servers have a doorkeeper."""
+
+    def create_server(self, protocol_factory: Any, *args: Any, **options: Any) -> Any:
+        context = options.pop("ssl", None)
+        if context is None:
+            return super().create_server(protocol_factory, *args, **options)
+        shaking = Waiting(HANDSHAKES_MAX)
+        return super().create_server(lambda: Doorkeeper(self, protocol_factory, context, shaking), *args, **options)
 
 
 def serve_analyst(analyst: Analyst, *, host: str, port: int, certificate: Path, key: Path) -> None:
@@ -369,7 +458,7 @@ def serve_analyst(analyst: Analyst, *, host: str, port: int, certificate: Path, 
         f"({task.crowd} crowd, zero-out adjacency)",
         flush=True,
     )
-    with asyncio.Runner(loop_factory=_ImpatientLoop) as runner:
+    with asyncio.Runner(loop_factory=_GuardedLoop) as runner:
         runner.run(server.serve())
     if not server.started:
         sys.exit(1)
