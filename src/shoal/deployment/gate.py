@@ -67,7 +67,7 @@ LICENSE = "valid_license"
 """What Flower calls the entry without which it does not look at the signatures."""
 
 
-class Folder:
+class WatchedFolder:
     """The files of a folder, read again when one was added or removed."""
 
     def __init__(self, path: Path, suffix: str) -> None:
@@ -89,7 +89,7 @@ class NodeKeys:
     """The public keys of those who may pass."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = Folder(folder, ".pub")
+        self._folder = WatchedFolder(folder, ".pub")
         self._contents: dict[str, bytes] = {}
         self._keys: dict[bytes, ec.EllipticCurvePublicKey] = {}
 
@@ -229,7 +229,7 @@ class Gate:
             polls: polls a second that reach it.
         """
         self.keys = NodeKeys(folder / NODE_KEYS)
-        self._signatures = Folder(folder / SIGNATURES, ".json")
+        self._signatures = WatchedFolder(folder / SIGNATURES, ".json")
         self._superlink = superlink
         self._polls = Polls(_validate.real("polls", polls))
         if polls <= 0:
