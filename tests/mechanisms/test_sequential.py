@@ -105,3 +105,19 @@ def test_the_sentence_says_what_was_run():
     assert "shuffled-epochs (steps an epoch = 100" in epoch
     assert "same order = no" in epoch
     assert "sequential (users = 100" in shoal.SequentialShuffle(users=100, sigma=2.0).statement(delta=1e-6).sentence()
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace"])
+@pytest.mark.parametrize("users", [2, 3, 100])
+def test_a_sample_of_one_is_a_batch_of_one(users, adjacency):
+    """One report of a user drawn at random: there is nothing to shuffle."""
+    one = shoal.SubsampledShuffle(users=users, sample=1, sigma=1.0, adjacency=adjacency)
+    batch = shoal.FixedBatch(records=users, batch=1, sigma=1.0, adjacency=adjacency)
+    for delta, rounds in ((1e-3, 1), (1e-6, 20)):
+        found = one.epsilon(delta=delta, rounds=rounds)
+        assert found == batch.epsilon(delta=delta, rounds=rounds)
+    assert (one.rdp([2, 8]) == batch.rdp([2, 8])).all()
+    # Too little noise for the exact pair.
+    little = one.replace(sigma=0.15).epsilon(delta=1e-6)
+    assert little.lower <= little.upper
+    assert little.upper <= shoal.LocalGaussian(sigma=0.15, adjacency=adjacency).epsilon(delta=1e-6).upper * (1 + 1e-9)

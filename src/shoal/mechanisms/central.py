@@ -284,8 +284,9 @@ class RandomAllocation(CentralMechanism):
     """Each record is in `picks` of the `steps` of an epoch, drawn at random, on its own.
 
     One round is `epochs` epochs: each with picks of its own, or all with the same (`persistent`). Q is the law without
-    the record, P with it; zero-out (add or remove one) only. With `W_i` the ratio of step i, lognormal and independent
-    under Q however the gradients depend on what was published before,
+    the record, P with it; zero-out (add or remove one) only. Vectors get a coordinate of their own at each step that
+    brings their norms to 1, which is safe. Then the ratios `W_i` of the steps are lognormal and independent under Q,
+    however the gradients depend on what was published before, and
 
         S = (mean over all sets K of `picks` steps) of the product of W_i over K.
 

@@ -14,6 +14,7 @@ from shoal.bounds.ratio import Lognormal
 from shoal.bounds.round import Identical, Round
 from shoal.errors import InvalidInput
 from shoal.mechanisms.base import Crowd, Mechanism, SamplingScheme
+from shoal.mechanisms.central import FixedBatch
 from shoal.mechanisms.ordered import sequential_attacks
 from shoal.mechanisms.parameter import COUNT, PROBABILITY, Parameter, choice_of
 
@@ -195,6 +196,21 @@ class SubsampledShuffle(ShuffledMechanism):
 
     def any_crowd_round(self) -> Exchange:
         return Exchange(ratio=Lognormal(scale=self.sigma), users=self.users, sample=self.sample)
+
+    def _batch_of_one(self) -> FixedBatch | None:
+        """The mechanism that draws one report, of any crowd, whose pair is known exactly; None where this is not it."""
+        if self.sample > 1 or self.users == 1 or self.crowd != "any":
+            return None
+        batch = FixedBatch(records=self.users, batch=1, sigma=self.sigma, adjacency=self.adjacency)
+        return batch if batch.upper_round().is_in_range else None
+
+    def upper_round(self) -> Round:
+        batch = self._batch_of_one()
+        return super().upper_round() if batch is None else batch.upper_round()
+
+    def attack_rounds(self) -> tuple[Round, ...]:
+        batch = self._batch_of_one()
+        return super().attack_rounds() if batch is None else batch.attack_rounds()
 
 
 @dataclass(frozen=True, kw_only=True)
