@@ -30,7 +30,7 @@ def test_a_notebook_runs_from_top_to_bottom(path, tmp_path, monkeypatch):
 
 
 def test_there_are_notebooks():
-    assert len(NOTEBOOKS) >= 3
+    assert len(NOTEBOOKS) >= 5
 
 
 def test_a_cell_shows_what_it_prints_and_its_last_value():
