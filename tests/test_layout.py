@@ -30,7 +30,7 @@ RANKS = [
     {"bounds.central.records"},
     {"bounds.rdp", "bounds.composition"},
     {"bounds.certify", "bounds.anycrowd.mixture", "bounds.anycrowd.thinning"},
-    {"bounds.anycrowd.groups"},
+    {"bounds.anycrowd.groups", "bounds.anycrowd.iterated"},
     {"bounds.anycrowd.adaptive"},
     {"bounds.anycrowd.exchange", "bounds.anycrowd.opposite"},
     {"bounds.anycrowd.sequential"},

@@ -67,7 +67,7 @@ import numpy as np
 from scipy import special
 
 from shoal.bounds import quadrature
-from shoal.bounds.anycrowd import groups
+from shoal.bounds.anycrowd import groups, iterated
 from shoal.bounds.anycrowd.mixture import Mixture
 from shoal.bounds.anycrowd.prices import (
     PricedLaw,
@@ -555,7 +555,10 @@ def _law(crowd: Exchange, half: int, budget: float) -> PricedLaw:
             for round_ in _lower_noise_neighbours(crowd)
             for price in _ungrouped_prices(round_, _thinnings_with_groups(round_), half, budget)
         ]
-    return law_from_prices(functools.reduce(smaller_prices, bounds))
+    best = functools.reduce(smaller_prices, bounds)
+    if crowd.sample is None:
+        best = iterated.sharpened(best, crowd.ratio, crowd.users, half, budget)
+    return law_from_prices(best)
 
 
 def _neighbours(crowd: Exchange) -> list[Exchange]:

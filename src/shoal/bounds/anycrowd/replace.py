@@ -9,9 +9,10 @@ each composed over all rounds first. Replace is the same in both directions. Its
 in the clear that moves by 2.
 
 Where not all rounds lead through zero (with rounds of an assumed identical crowd among them), the bound is applied to
-each round, as prices (`Replace.law`), and composed afterwards. So are the bounds that do not pass through zero: for few
-users the theorem with user 1's own place as the reference, for samples one report with another's in its place, and with
-little noise one bound for each t (`anycrowd.direct`).
+each round, as prices (`Replace.law`), and composed afterwards. So are the bounds that do not pass through zero: the
+round seen from the place that is left (`anycrowd.iterated`), for samples one report with another's in its place and, of
+few users, the theorem with user 1's own place as the reference, and with little noise one bound for each t
+(`anycrowd.direct`).
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from shoal.bounds.anycrowd import direct
+from shoal.bounds.anycrowd import direct, iterated
 from shoal.bounds.anycrowd.exchange import BARE, Exchange
 from shoal.bounds.anycrowd.prices import (
     PricedLaw,
@@ -43,7 +44,7 @@ _EPSILON_SHARES: FloatArray = np.linspace(0.3, 0.7, 41)
 """Shares of eps that are tried for the first of the two moves."""
 
 _OWN_PLACE_USERS_MAX = 64
-"""Up to this number of users the theorem seen from user 1's own place may be the better bound."""
+"""Up to this number of users a sample seen from user 1's own place may be the better bound."""
 
 _PRICE_POINTS = 400
 """Number of losses at which one round by way of zero is priced."""
@@ -103,7 +104,9 @@ class Replace(Round):
     @property
     def has_direct_bound(self) -> bool:
         return (
-            self.step.sample is not None or self.users <= _OWN_PLACE_USERS_MAX or direct.is_worth_computing(self.step)
+            self.step.sample is not None
+            or iterated.has_replace_bound(self.step.ratio, self.users)
+            or direct.is_worth_computing(self.step)
         )
 
     def limited(self) -> Replace:
@@ -170,7 +173,9 @@ def _replace_law(moved: Replace, half: int, budget: float) -> PricedLaw:
     if moved.step.sample is not None:
         sampled = prices_of_sampled_report(gap, scale, moved.weight, scale_after=scale, scale_before=scale)
         best = smaller_prices(best, sampled)
-    if moved.users <= _OWN_PLACE_USERS_MAX:
+    if moved.step.sample is None and iterated.has_replace_bound(moved.step.ratio, moved.users):
+        best = smaller_prices(best, iterated.replace_prices(moved.step.ratio, moved.users, half, budget))
+    if moved.step.sample is not None and moved.users <= _OWN_PLACE_USERS_MAX:
         best = smaller_prices(best, _prices_from_own_place(moved, half, budget))
     if direct.is_worth_computing(moved.step):
         best = smaller_prices(best, direct.direct_prices(moved.step, loss, deltas))
