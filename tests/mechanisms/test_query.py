@@ -150,7 +150,7 @@ def test_accountants_answer_what_mechanisms_answer():
 def test_an_unreachable_target_is_its_own_error():
     with pytest.raises(shoal.Unreachable, match="the cost of one round"):
         calibrate.rounds(shoal.LocalGaussian(sigma=1.0), epsilon=0.1, delta=1e-5)
-    with pytest.raises(shoal.Unreachable, match=r"got 0\.1: none found up to 1,000,000,000,000,000 users"):
+    with pytest.raises(shoal.Unreachable, match=r"got 0\.1, which even 1,000,000,000,000,000 users do not meet"):
         calibrate.users(
             lambda users: shoal.Shuffle(users=users, sigma=1e-4, crowd="identical"), epsilon=0.1, delta=1e-9
         )
