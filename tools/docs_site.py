@@ -28,6 +28,7 @@ SECTIONS = {
         "howto/train.md",
         "howto/audit.md",
         "howto/reproduce.md",
+        "howto/fix-the-noise.md",
         "howto/migrate.md",
     ),
     "Notebooks": (
