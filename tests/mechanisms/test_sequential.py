@@ -104,7 +104,10 @@ def test_the_sentence_says_what_was_run():
     epoch = shoal.ShuffledEpochs(steps=100, sigma=2.0).statement(delta=1e-6).sentence()
     assert "shuffled-epochs (steps an epoch = 100" in epoch
     assert "same order = no" in epoch
-    assert "sequential (users = 100" in shoal.SequentialShuffle(users=100, sigma=2.0).statement(delta=1e-6).sentence()
+    assert "assuming that the server keeps every order of the records secret and adds noise as described" in epoch
+    sequential = shoal.SequentialShuffle(users=100, sigma=2.0).statement(delta=1e-6).sentence()
+    assert "sequential (users = 100" in sequential
+    assert "react only to what is published" in sequential
 
 
 @pytest.mark.parametrize("adjacency", ["zero-out", "replace"])

@@ -387,6 +387,7 @@ class ShuffledEpochs(CentralMechanism):
     ).field()
 
     label: ClassVar[str] = "shuffled-epochs"
+    protocol: ClassVar[str] = "the server keeps every order of the records secret and adds noise as described"
     sampling: ClassVar[SamplingScheme] = "allocated"
 
     def bounds(self, rounds: int) -> Bounds:

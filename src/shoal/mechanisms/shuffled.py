@@ -134,6 +134,7 @@ class SequentialShuffle(ShuffledMechanism):
     crowd: Crowd = CROWD.field()
 
     label: ClassVar[str] = "sequential"
+    protocol: ClassVar[str] = "all users counted add their noise as described and react only to what is published"
     trust: ClassVar[str] = "whoever keeps the order secret is trusted, the server is not"
 
     def identical_round(self) -> Identical:
