@@ -27,7 +27,8 @@ import numpy as np
 from shoal.deployment import noise, tokens
 from shoal.deployment.analyst import Analyst, Settings
 from shoal.deployment.local_machine import Machine
-from shoal.deployment.task import Task, numbers, seal, unseal
+from shoal.deployment.report import report_values, seal, unseal
+from shoal.deployment.task import Task
 
 TERMS = {"clip": 1.0, "sigma": 1.0, "rate": 0.5, "minimum": 2, "epsilon": 100.0, "delta": 1e-6, "crowd": "identical"}
 
@@ -43,6 +44,7 @@ def shuffle(folder: pathlib.Path, count: int) -> None:
     from flwr.app import ConfigRecord, Message, RecordDict
     from flwr.supercore.task_identity import TaskIdentity
 
+    from shoal.deployment.analyst_client import OpenRound
     from shoal.deployment.client import SEALED
     from shoal.deployment.shuffler import Shuffler
 
@@ -51,15 +53,15 @@ def shuffle(folder: pathlib.Path, count: int) -> None:
         task, key = analyst.settings.task, analyst.public_keys()[0]
     members = [tokens.read_secret(p) for p in sorted((folder / "registrar" / "secrets").iterdir())]
     strategy = Shuffler.from_file(folder / "shuffler.toml")
-    strategy._length = task.length
+    strategy._open_round = OpenRound(round_number=1, length=task.length, dimension=task.dimension)
     values = np.random.default_rng(0).normal(size=task.dimension) * 0.9
     asked = Message(RecordDict(), dst_node_id=1, message_type="train")
     asked.metadata.__dict__["_message_id"] = "1"
 
     def replies():
         for place, secret in enumerate(members):
-            token = tokens.token(secret, task=task, number=1)
-            sealed = seal(values if place % 2 else None, task=task, number=1, key=key, token=token)
+            token = tokens.token(secret, task=task, round_number=1)
+            sealed = seal(values if place % 2 else None, task=task, round_number=1, key=key, token=token)
             yield Message(RecordDict({SEALED: ConfigRecord({"sealed": sealed})}), reply_to=asked)
 
     start = time.perf_counter()
@@ -77,11 +79,11 @@ def opening(task: Task, count: int) -> float:
 
     key = X25519PrivateKey.generate()
     values, longest = np.full(task.dimension, 0.9), task.longest
-    sealed = seal(values, task=task, number=1, key=key.public_key(), token=bytes(16))
+    sealed = seal(values, task=task, round_number=1, key=key.public_key(), token=bytes(16))
     tries = min(count, 500)
     start = time.perf_counter()
     for _ in range(tries):
-        numbers(unseal(sealed, task=task, number=1, key=key)[1], longest=longest)
+        report_values(unseal(sealed, task=task, round_number=1, key=key)[1], longest=longest)
     return (time.perf_counter() - start) / tries * count
 
 
@@ -112,12 +114,13 @@ def rosters(nodes: int, rounds: int) -> dict[str, float]:
         path, given = tokens.enrol_nodes(pathlib.Path(name) / "r", task=task, nodes=nodes, first=1, last=rounds)
         made = time.perf_counter()
         members = [tokens.read_secret(p) for p in given]
-        shown = [tokens.token(s, task=task, number=rounds) for s in members]
+        present = [tokens.later_secret(s, rounds=rounds - 1) for s in members]
+        shown = [tokens.token(s, task=task, round_number=rounds) for s in present]
         digest = task.digest
         reading = time.perf_counter()
         marks = tokens.Roster.read(path).marks(rounds)
         read = time.perf_counter()
-        assert all(marks.find(tokens.mark(t, digest=digest, number=rounds)) is not None for t in shown)
+        assert all(marks.find(tokens.mark(t, digest=digest, round_number=rounds)) is not None for t in shown)
         found = time.perf_counter()
         size = path.stat().st_size
     return {"make": made - start, "read": read - reading, "find": found - read, "bytes": size}

@@ -306,9 +306,9 @@ class Gate:
         except DecodeError:
             return Response(status_code=400)
         for message in pushed.messages_list:
-            own = message.metadata.src_node_id == pushed.node.node_id
+            honest = message.metadata.src_node_id == pushed.node.node_id
             is_reply = message.metadata.dst_node_id == SUPERLINK_NODE_ID and message.metadata.reply_to_message_id
-            if not own or not is_reply:
+            if not honest or not is_reply:
                 return Response(status_code=403)
         return _passed_on(await self._forwarded(request, body))
 

@@ -124,7 +124,7 @@ http {{
 """
 LOCATION = """\
         location = /v1/fleet/{word} {{
-            limit_except POST {{ deny all; }}{more}
+            limit_except POST {{ deny all; }}{directive}
             proxy_pass {target}/v1/fleet/{word};
         }}"""
 
@@ -206,9 +206,11 @@ def write_proxy(
 
 def _location(word: str, upstream: str) -> str:
     """One address of the fleet's."""
-    more = ""
+    directive = ""
     if word in GATED:
-        more = "\n            auth_request off;  # the gate itself looks"
+        directive = "\n            auth_request off;  # the gate itself looks"
     elif word == OBJECTS:
-        more = f"\n            client_max_body_size {LARGE_BODY};"
-    return LOCATION.format(word=word, more=more, target="http://gate" if word in GATED else f"https://{upstream}")
+        directive = f"\n            client_max_body_size {LARGE_BODY};"
+    return LOCATION.format(
+        word=word, directive=directive, target="http://gate" if word in GATED else f"https://{upstream}"
+    )

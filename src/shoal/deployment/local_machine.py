@@ -33,6 +33,7 @@ from shoal.deployment.analyst.analyst import DATABASE
 from shoal.deployment.analyst.keystore import PASSWORD
 from shoal.deployment.client import NODE_FILE
 from shoal.deployment.errors import RunError
+from shoal.deployment.gate import POLLS
 from shoal.deployment.node import Node
 from shoal.deployment.state import join_task
 from shoal.deployment.supernode import free_port
@@ -56,6 +57,10 @@ class Machine:
     app: Path | None = None
     """The app to run; one on the embedded digits if there is none."""
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    polls: float = POLLS
+    """Polls a second that reach the SuperLink."""
+    connections: int = 200
+    """Connections of all nodes, which share one address."""
     registered: set[str] = field(default_factory=set)
     trusted: Path | None = None
     """Whose signature an app must carry, for `flower-supernode --trusted-entities`; any app runs if there is none."""
@@ -258,6 +263,7 @@ class Machine:
             return
         command = ["shoal", "flower", "gate", str(self.gate_home), "--port", str(self.ports["gate"])]
         command += ["--superlink", str(self.ports["superlink"]), "--authority", str(self.tls / "ca.pem")]
+        command += ["--polls", str(self.polls)]
         self.start("gate", command)
         self.wait_until("gate", lambda: _listens(self.ports["gate"]))
 
@@ -276,6 +282,8 @@ class Machine:
             certificate=self.tls / "server.pem",
             key=self.tls / "server.key",
             authority=self.tls / "ca.pem",
+            connections=self.connections,
+            rate=max(100, self.connections),
         )
         self.start("proxy", [program, "-e", "stderr", "-p", str(home), "-c", str(path), "-g", "daemon off;"])
         self.wait_until("proxy", lambda: _listens(self.ports["proxy"]))
@@ -293,9 +301,9 @@ class Machine:
             keys.make_node_key(key)
         public = Path(f"{key}.pub")
         if "gate" in self.ports:  # which registers it with any SuperLink that does not know it
-            known = self.gate_home / gate.NODE_KEYS
-            known.mkdir(parents=True, exist_ok=True, mode=0o700)
-            shutil.copy(public, known)
+            node_keys = self.gate_home / gate.NODE_KEYS
+            node_keys.mkdir(parents=True, exist_ok=True, mode=0o700)
+            shutil.copy(public, node_keys)
         elif name not in self.registered:  # with this SuperLink, which remembers nothing of an earlier one
             self.flwr("supernode", "register", str(public), "shoal")
             self.registered.add(name)

@@ -77,7 +77,7 @@ class Mailbox:
     def _pull_some(self, message_ids: Sequence[str]) -> Iterator[tuple[str, Message | None]]:
         """Ask for some messages; each by itself if that fails."""
         try:
-            found = list(self._request(message_ids))
+            replies = list(self._request(message_ids))
         except Exception as error:  # Flower's client raises many kinds, and one reply must not end a run
             if len(message_ids) > 1:
                 for message_id in message_ids:
@@ -89,7 +89,7 @@ class Mailbox:
                 yield self._drop(message_id, f"the reply could not be read ({type(error).__name__})")
             return
         pending = set(message_ids)
-        for message_id, reply in found:
+        for message_id, reply in replies:
             if message_id in pending:
                 pending.remove(message_id)
                 yield message_id, reply

@@ -317,8 +317,8 @@ class ImpatientProtocol(H11Protocol):
 class Waiting:
     """Connections that nothing has come of yet: a bounded number."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
         # The address as it was at the beginning: a connection that is lost has none.
         self._connections: dict[asyncio.Transport, tuple[str, asyncio.TimerHandle | None]] = {}
         self._addresses: dict[str, dict[asyncio.Transport, None]] = {}
@@ -334,7 +334,7 @@ class Waiting:
             timer: what is to happen if nothing comes of it.
         """
         self.remove(transport)
-        if len(self) >= self._most:
+        if len(self) >= self._limit:
             crowded = max(self._addresses.values(), key=len)
             oldest = next(iter(crowded))
             self.remove(oldest)
