@@ -70,18 +70,55 @@ def test_a_key_counts_from_when_it_is_in_the_folder_until_it_is_removed(fleet, t
         known.known()
 
 
-@pytest.mark.parametrize(("nodes", "rate"), [(10, 40.0), (500, 40.0), (500, 10.0), (2_000, 40.0)])
-def test_polls_that_reach_the_superlink_are_as_many_as_it_can_bear(nodes, rate, tmp_path):
-    """Each node polls every three seconds, as Flower's does; with few nodes no poll is held back."""
-    polls, passed, seconds = gate.Polls(rate), 0, 300
-    for moment in range(0, seconds, 3):
-        for node in range(nodes):
-            passed += polls.passes(b"%d" % node, nodes=nodes, moment=moment + 3.0 * node / nodes)
-    if nodes / rate <= 3:
-        assert passed == nodes * seconds // 3
-    else:
-        assert passed <= rate * seconds + nodes  # each node's first poll is passed on
-        assert passed >= 0.75 * rate * seconds
+def rounds_of(nodes, *, waves, seconds, rate=gate.POLLS):
+    """Nodes that poll every three seconds; waves of messages, one for each node, come out at given times.
+
+    Returns the polls that were passed on, and when the last node had the message of each wave.
+    """
+    polls, passed, done = gate.Polls(rate), 0, {}
+    has = [set() for _ in range(nodes)]
+    moments = sorted((turn * 3.0 + 3.0 * node / nodes, node) for turn in range(seconds // 3) for node in range(nodes))
+    for moment, node in moments:
+        if not polls.passes(b"%d" % node, nodes=nodes, moment=moment):
+            continue
+        passed += 1
+        out = [(start, wave) for wave, start in enumerate(waves) if start <= moment and wave not in has[node]]
+        if out:
+            wave = min(out)[1]
+            polls.handed(b"%d" % node, run=1, group=str(wave))
+            has[node].add(wave)
+            if all(wave in seen for seen in has):
+                done[wave] = moment
+    return passed, done
+
+
+@pytest.mark.parametrize("nodes", [16, 500, 2_000])
+def test_polls_reach_the_superlink_if_something_may_wait(nodes):
+    """Idle nodes probe, five polls a second in all; a wave reaches every node, forty a second."""
+    idle, _ = rounds_of(nodes, waves=(), seconds=300)
+    assert idle <= gate.PROBES * 300 + 1
+    passed, done = rounds_of(nodes, waves=(60.0, 180.0), seconds=300)
+    assert passed <= idle + 2 * nodes + 1
+    for wave, start in enumerate((60.0, 180.0)):
+        assert done[wave] - start <= 1.5 * nodes / gate.POLLS + 10.0
+
+
+def test_polls_of_few_nodes_are_all_passed_on():
+    assert rounds_of(gate.NODES_FEW, waves=(10.0,), seconds=60)[0] == gate.NODES_FEW * 20
+
+
+def test_a_round_that_is_collected_again_is_a_wave_of_its_own():
+    polls = gate.Polls(40.0)
+    for _ in range(2):
+        for node in (b"a", b"b"):
+            polls.handed(node, run=1, group="7")
+    assert polls.passes(b"a", nodes=100, moment=0.0)
+    assert not polls.passes(b"b", nodes=100, moment=0.1)  # both have it: probes
+    polls.handed(b"a", run=1, group="7")  # and once more
+    assert polls.passes(b"b", nodes=100, moment=0.15)  # whom the new wave has not reached
+
+
+def test_a_gate_without_polls_is_refused(tmp_path):
     with pytest.raises(ValueError, match="polls must be positive, got 0"):
         gate.Gate(tmp_path, superlink=None, polls=0.0)
 
