@@ -58,9 +58,7 @@ class Row:
         seconds = time.process_time() - start
         clear = shoal.LocalGaussian(sigma=mechanism.sigma).epsilon(delta=DELTA, rounds=mechanism.epochs)
         claimed = mechanism.claimed(delta=DELTA)
-        return cls(
-            mechanism=mechanism, bracket=bracket, seconds=seconds, clear=clear.upper, claimed=claimed.upper
-        )  # fmt: skip
+        return cls(mechanism=mechanism, bracket=bracket, seconds=seconds, clear=clear.upper, claimed=claimed.upper)
 
     @property
     def quotient(self) -> float:
@@ -107,13 +105,18 @@ def main() -> None:
     options.add_argument("--markdown", type=pathlib.Path, help="also write the tables to this file")
     target = options.parse_args().markdown
     shoal.ShuffledEpochs(steps=700, sigma=6.0).epsilon(delta=DELTA)
-    grid, rows = table([
-        shoal.ShuffledEpochs(steps=steps, sigma=sigma, epochs=epochs)
-        for steps, sigma, epochs in itertools.product(STEPS, SIGMAS, EPOCHS)
-    ])  # fmt: skip
-    large, large_rows = table([
-        shoal.ShuffledEpochs(steps=steps, sigma=sigma) for steps, sigma in itertools.product(LARGE_STEPS, LARGE_SIGMAS)
-    ])  # fmt: skip
+    grid, rows = table(
+        [
+            shoal.ShuffledEpochs(steps=steps, sigma=sigma, epochs=epochs)
+            for steps, sigma, epochs in itertools.product(STEPS, SIGMAS, EPOCHS)
+        ]
+    )
+    large, large_rows = table(
+        [
+            shoal.ShuffledEpochs(steps=steps, sigma=sigma)
+            for steps, sigma in itertools.product(LARGE_STEPS, LARGE_SIGMAS)
+        ]
+    )
     noisy = [row.quotient for row in rows if row.mechanism.sigma >= 2.0]
     refuted = sum(row.claimed < row.bracket.lower for row in rows)
     seconds = [row.seconds for row in (*rows, *large_rows)]

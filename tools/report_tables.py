@@ -32,9 +32,18 @@ RESULTS = ROOT / "benchmarks" / "results"
 VALUES = RESULTS / "report_tables.json"
 
 ONE_ROUND = (
-    (5, 4.0, 1e-9), (30, 2.0, 1e-6), (30, 2.0, 1e-9), (100, 5.0, 1e-5), (1_000, 1.0, 1e-6), (1_000, 2.0, 1e-6),
-    (1_000, 5.0, 1e-6), (10_000, 1.0, 1e-6), (60_000, 9.48, 1 / 60_000), (100_000, 2.0, 1e-8), (1_000_000, 2.0, 1e-9),
-)  # fmt: skip
+    (5, 4.0, 1e-9),
+    (30, 2.0, 1e-6),
+    (30, 2.0, 1e-9),
+    (100, 5.0, 1e-5),
+    (1_000, 1.0, 1e-6),
+    (1_000, 2.0, 1e-6),
+    (1_000, 5.0, 1e-6),
+    (10_000, 1.0, 1e-6),
+    (60_000, 9.48, 1 / 60_000),
+    (100_000, 2.0, 1e-8),
+    (1_000_000, 2.0, 1e-9),
+)
 """Users, sigma and delta."""
 
 ROUNDS: tuple[tuple[dict[str, Any], float, tuple[int, ...]], ...] = (
@@ -139,17 +148,31 @@ def power(value: float, users: int = 0) -> str:
 
 def _one_round_table(rows: Sequence[Mapping[str, Any]], adjacency: str) -> str:
     return markdown(
-        ("users", r"$\sigma$", r"$\delta$", r"$\varepsilon \ge$", r"$\varepsilon \le$", "upper / lower",
-         "in the clear", "s"),
+        (
+            "users",
+            r"$\sigma$",
+            r"$\delta$",
+            r"$\varepsilon \ge$",
+            r"$\varepsilon \le$",
+            "upper / lower",
+            "in the clear",
+            "s",
+        ),
         [
             (
-                f"{row['users']:,}", f"{row['sigma']:g}", power(row["delta"], row["users"]),
-                rounded(row["lower"], "down", 4), rounded(row["upper"], "up", 4), f"{row['upper'] / row['lower']:.3f}",
-                rounded(row["clear"], "up", 4), f"{row['seconds']:.1f}",
+                f"{row['users']:,}",
+                f"{row['sigma']:g}",
+                power(row["delta"], row["users"]),
+                rounded(row["lower"], "down", 4),
+                rounded(row["upper"], "up", 4),
+                f"{row['upper'] / row['lower']:.3f}",
+                rounded(row["clear"], "up", 4),
+                f"{row['seconds']:.1f}",
             )
-            for row in rows if row["adjacency"] == adjacency
+            for row in rows
+            if row["adjacency"] == adjacency
         ],
-    )  # fmt: skip
+    )
 
 
 def _words(fields: Mapping[str, Any]) -> str:
@@ -171,12 +194,28 @@ def _column_rows(path: pathlib.Path, columns: int) -> list[list[str]]:
 
 def _baselines() -> str:
     head, *rows = _column_rows(RESULTS / "any_crowd.md", 12)
-    wanted = [head.index(name) for name in (
-        "opposite crowd (below)", "ours", "ours, no groups", "Gaussian clones", "clones 2021", "blanket, d = 1",
-        "blanket, d = 100",
-    )]  # fmt: skip
-    names = (r"users; $\sigma$; $\delta$", r"opposite $\ge$", r"ours $\le$", "no groups", "Gaussian clones",
-             "clones 2021", "blanket, $d = 1$", "blanket, $d = 100$")  # fmt: skip
+    wanted = [
+        head.index(name)
+        for name in (
+            "opposite crowd (below)",
+            "ours",
+            "ours, no groups",
+            "Gaussian clones",
+            "clones 2021",
+            "blanket, d = 1",
+            "blanket, d = 100",
+        )
+    ]
+    names = (
+        r"users; $\sigma$; $\delta$",
+        r"opposite $\ge$",
+        r"ours $\le$",
+        "no groups",
+        "Gaussian clones",
+        "clones 2021",
+        "blanket, $d = 1$",
+        "blanket, $d = 100$",
+    )
     return markdown(names, [[row[0], *(row[i].replace(" (local)", "*") for i in wanted)] for row in rows])
 
 
@@ -202,19 +241,25 @@ def tables(values: Mapping[str, Any]) -> dict[str, str]:
     """
     rounds = [
         (
-            _words(row["mechanism"]), power(row["delta"], row["mechanism"]["users"]), f"{row['rounds']:,}",
+            _words(row["mechanism"]),
+            power(row["delta"], row["mechanism"]["users"]),
+            f"{row['rounds']:,}",
             *(_ends(row[a]) for a in ADJACENCIES),
         )
         for row in values["rounds"]
-    ]  # fmt: skip
+    ]
     normal = math.exp(-0.5) / math.sqrt(2.0 * math.pi) - 0.5 * math.erfc(math.sqrt(0.5))
     limits = [
         (
-            f"{row['sigma']:g}", f"{row['users']:,}", rounded(row["lower"], "down", 4), rounded(row["upper"], "up", 4),
-            f"{row['upper'] / row['lower']:.3f}", f"{normal:.5f}",
+            f"{row['sigma']:g}",
+            f"{row['users']:,}",
+            rounded(row["lower"], "down", 4),
+            rounded(row["upper"], "up", 4),
+            f"{row['upper'] / row['lower']:.3f}",
+            f"{normal:.5f}",
         )
         for row in values["limit"]
-    ]  # fmt: skip
+    ]
     return {
         "machine": f"Computed with {values['made']}.",
         "zero-out": _one_round_table(values["one_round"], "zero-out"),

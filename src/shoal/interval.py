@@ -47,27 +47,27 @@ class Interval:
     def __float__(self) -> float:
         return self.upper
 
-    def _against(self, other: Any, holds: Callable[[float, float], bool], sign: str) -> bool:
-        if isinstance(other, Interval):
+    def _against(self, value: Any, holds: Callable[[float, float], bool], sign: str) -> bool:
+        if isinstance(value, Interval):
             raise InvalidType(f"two intervals have no order: compare one end of each, as in a.upper {sign} b.upper")
-        if isinstance(other, bool) or not isinstance(other, numbers.Real):
+        if isinstance(value, bool) or not isinstance(value, numbers.Real):
             return NotImplemented  # Python then says that the two do not compare
-        number = float(other)
+        number = float(value)
         if math.isnan(number):
             raise InvalidInput("an interval must be compared with a number, got nan")
         return holds(self.upper, number)
 
-    def __lt__(self, other: float) -> bool:
-        return self._against(other, operator.lt, "<")
+    def __lt__(self, value: float) -> bool:
+        return self._against(value, operator.lt, "<")
 
-    def __le__(self, other: float) -> bool:
-        return self._against(other, operator.le, "<=")
+    def __le__(self, value: float) -> bool:
+        return self._against(value, operator.le, "<=")
 
-    def __gt__(self, other: float) -> bool:
-        return self._against(other, operator.gt, ">")
+    def __gt__(self, value: float) -> bool:
+        return self._against(value, operator.gt, ">")
 
-    def __ge__(self, other: float) -> bool:
-        return self._against(other, operator.ge, ">=")
+    def __ge__(self, value: float) -> bool:
+        return self._against(value, operator.ge, ">=")
 
     def __contains__(self, value: float) -> bool:
         return self.lower <= value <= self.upper

@@ -673,17 +673,17 @@ def sampling_of(
     >>> sampling_of(DataLoader(list(range(100)), batch_size=10, shuffle=True, generator=secret), sigma=1.0).mechanism
     ShuffledEpochs(sigma=1.0, adjacency='zero-out', steps=10, epochs=1, persistent=False)
     """
-    noise, together = _validate.sigma(sigma), _validate.rounds(accumulation, "accumulation")
+    noise, micro_batches = _validate.sigma(sigma), _validate.rounds(accumulation, "accumulation")
     batches = getattr(loader, "batch_sampler", None)
     if isinstance(batches, (UniformWithReplacementSampler, DistributedUniformWithReplacementSampler)):
         seed = _guessable_seed(getattr(batches, "generator", None))
         if seed is not None:
             raise InvalidInput(f"loader must draw batches that nobody can predict: {_public(seed, 'its generator')}")
-        if together > 1:
-            raise InvalidInput(f"accumulation must be 1 for Poisson sampling, got {together}")
+        if micro_batches > 1:
+            raise InvalidInput(f"accumulation must be 1 for Poisson sampling, got {micro_batches}")
         mechanism, rounds = _central(
             PoissonSampling.label, noise, float(batches.sample_rate), len(loader), None, adjacency
-        )  # fmt: skip
+        )
         return Sampling(name=PoissonSampling.label, mechanism=mechanism, rounds=rounds)
     if type(batches) is not BatchSampler:
         raise InvalidInput(
@@ -691,10 +691,10 @@ def sampling_of(
             + type(getattr(batches, "sampler", batches)).__name__
         )
     order = _order(batches, sets_epoch)
-    steps = order.full_batches // together
+    steps = order.full_batches // micro_batches
     if steps == 0:
         raise InvalidInput(
-            f"loader must have at least {together} full {'batch' if together == 1 else 'batches'}, got "
+            f"loader must have at least {micro_batches} full {'batch' if micro_batches == 1 else 'batches'}, got "
             f"{order.full_batches}"
         )
     if not order.shuffles:

@@ -135,7 +135,7 @@ class Vantage:
         Returns:
             Points and masses.
         """
-        s, far = self.step, self.below
+        s, beyond = self.step, self.below
         low, high = quadrature.quantile(share / max(v, 1.0)), s - quadrature.quantile(share)
         z = min(max(root(s, v), low), high)
         pieces = [_Reports(low=low, high=z, place=self.below), _Reports(low=z, high=high, place=self.above)]
@@ -145,7 +145,7 @@ class Vantage:
                 continue
             with np.errstate(divide="ignore", invalid="ignore"):
                 kinks = piece.at_value(edges - (v - 1.0), s, v)
-            y, weight = quadrature.nodes(piece.low, piece.high, kinks[np.isfinite(kinks)], 2.0 * far)
+            y, weight = quadrature.nodes(piece.low, piece.high, kinks[np.isfinite(kinks)], 2.0 * beyond)
             points.append(piece.value(y, s, v))
             masses.append(weight * quadrature.normal_density(y - piece.place))
         for piece, end, sign in zip(pieces, (low, high), (1.0, -1.0), strict=True):  # error 1
@@ -168,12 +168,12 @@ class Vantage:
         Returns:
             The laws, on one grid.
         """
-        s, far, values = self.step, self.below, nodes.tolist()
+        s, beyond, values = self.step, self.below, nodes.tolist()
         # Twice: the first pass says how large a term is, which fixes the grid that the second one is made for.
         rough = [self.term(v, share, np.empty(0)) for v in values]
         sizes = np.array([float(mass @ np.abs(y)) / self.rate for y, mass in rough])
         base = base_for(float(weight @ sizes) / float(weight.sum()), half)
-        exponent = 2.0 * far * (far - quadrature.quantile(share)) + 3.0 * far**2
+        exponent = 2.0 * beyond * (beyond - quadrature.quantile(share)) + 3.0 * beyond**2
         rows, stretch, cut = [], [], []
         for v, (y, mass), size in zip(values, rough, sizes.tolist(), strict=True):
             edges = lattice_points(half, base, float(y.min()), float(y.max()))
