@@ -27,7 +27,6 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
-import numpy.typing as npt
 
 from shoal.bounds.numeric import UNIT, FloatArray, IntArray
 
@@ -343,7 +342,7 @@ def _span(mass: FloatArray, low: int, high: int) -> slice:
     """The span of two columns in which any of the laws has mass."""
     part = mass[:, low:high]
     # `any` and `argmax` stop at the first mass, from either end.
-    occupied: npt.NDArray[np.bool_] = np.not_equal(part[0], 0.0) if len(part) == 1 else part.any(axis=0)
+    occupied = np.asarray(np.not_equal(part[0], 0.0) if len(part) == 1 else part.any(axis=0))
     first = int(occupied.argmax())
     if not occupied[first]:
         return slice(0, 0)
