@@ -29,7 +29,7 @@ def values(generator):
 def test_the_tables_of_the_report_are_those_of_the_generator(generator, values):
     page = generator.PAGE.read_text()
     parts = generator.tables(values)
-    assert generator.filled(page, parts) == page
+    assert generator.filled(page, parts) == page, "run tools/report_tables.py --render, then tools/report_pdf.py"
     assert page.count("<!-- table: ") == len(parts)
     wrong = json.loads(json.dumps(values))
     wrong["one_round"][3]["upper"] *= 1.01
