@@ -1,14 +1,13 @@
-"""Per-user clipping: the fast way against gradients taken one user at a time."""
+"""Per-user clipping against gradients taken one user at a time."""
 
 import concurrent.futures
-import copy
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 
-from shoal.training import clipping, gradients, networks, uses
+from shoal.training import clipping, gradients, networks
 from shoal.training.randomness import Source
 
 
@@ -29,6 +28,15 @@ def one_by_one(net, x, y, clip):
     gradients = torch.stack(rows)
     norms = gradients.norm(dim=1)
     return gradients * (clip / norms).clamp(max=1.0)[:, None], norms
+
+
+def one_alone(net, x, y, loss=clipping.user_losses):
+    """A record's gradient by an ordinary backward pass."""
+    parameters = [p for p in net.parameters() if p.requires_grad]
+    found = torch.autograd.grad(loss(net(x), y).sum(), parameters, allow_unused=True)
+    return torch.cat(
+        [torch.zeros_like(p).flatten() if g is None else g.flatten() for p, g in zip(parameters, found, strict=True)]
+    )
 
 
 class Twice(nn.Module):
@@ -329,7 +337,7 @@ def network(name):
     }[name]()
 
 
-TOGETHER = (
+MODELS = (
     "small",
     "opacus",
     "dilated",
@@ -351,13 +359,21 @@ TOGETHER = (
     "derived",
     "run apart",
     "numbers",
+    "flat",
+    "transposed",
+    "flipped",
+    "constant of 16",
+    "constant of 2",
+    "single",
+    "hidden",
+    "derived, hidden",
+    "changed in place",
+    "many",
 )
-UNKNOWN = ("hidden", "derived, hidden", "changed in place", "many")
-APART = ("flat", "transposed", "flipped", "constant of 16", "constant of 2", "single", *UNKNOWN)
 
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")  # weight_norm of old
-@pytest.mark.parametrize("name", [*TOGETHER, *APART])
+@pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("clip", [1e-2, 2.0, 1e6])
 def test_clipped_sum_is_that_of_one_user_at_a_time(name, clip):
     net = network(name).double()
@@ -372,36 +388,36 @@ def test_clipped_sum_is_that_of_one_user_at_a_time(name, clip):
     assert torch.allclose(found.losses, clipping.user_losses(net(x), y))
 
 
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-def test_who_goes_together():
-    x, y = images()
-    for name in (*TOGETHER, *APART):
-        task = clipping._Task.of(network(name).double(), clipping.user_losses)
-        tried = clipping._tried(task, x[:16], y[:16])
-        assert (tried is not None) == (name in TOGETHER), name
+def plans(net, x, y):
+    task = clipping._checked(net, x, y, None, clipping.user_losses, None, clipping.MEMORY)
+    return clipping._plans(task, x[:1], y[:1])
 
 
-def test_unknown_uses_leave_other_products_known():
-    """A parameter with one unknown use has its gradient formed; the linear layer beside it has not."""
-    x, y = images()
-    for name in UNKNOWN:
-        net = network(name).double()
-        alone = clipping._alone(clipping._Task.of(net, clipping.user_losses), x[:1], y[:1])
-        assert [id(p) for p in alone.products] == [id(net.last.weight)], name
+def products(net, x, y):
+    """The names of the parameters whose gradients `torch.func` does not form."""
+    names = [name for name, p in net.named_parameters() if p.requires_grad]
+    return {names[i] for i in plans(net, x, y)[0].products}
 
 
-def test_the_trial_needs_records_that_differ():
-    x, y = images()
-    x[1:5], y[1:5] = x[0], y[0]
-    assert clipping._few_records(x, y, 2) == [0, 5]
-    y[3] = (y[0] + 1) % 10
-    assert clipping._few_records(x, y, 2) == [0, 3]
-    assert clipping._few_records(x, y, 6) == [0, 3, 9, 18, 27, 36]
-    assert clipping._few_records(x[:1], y[:1], 6) == [0]
-    assert sorted(clipping._few_records(x[:4], y[:4], 16)) == [0, 1, 2, 3]
-    net = network("flipped").double()
-    _, norms = one_by_one(net, x, y, 0.1)
-    assert torch.allclose(clipping.clipped_sum(net, x, y, clip=0.1).norms, norms, rtol=1e-10)
+@pytest.mark.parametrize(
+    ("name", "formed"),
+    [
+        ("opacus", set()),
+        ("flat", set()),
+        ("flipped", set()),
+        ("twice", set()),
+        ("in place", set()),
+        ("normed", {"1.weight", "1.bias", "3.weight", "6.weight", "6.bias", "7.weight", "7.bias"}),
+        ("own", {"second.weight", "second.bias", "scale", "unused.weight", "unused.bias"}),
+        ("hidden", {"w"}),
+        ("sliced", {"w"}),
+        ("changed in place", {"w"}),
+        ("conv twice", {"conv.weight", "conv.bias"}),
+    ],
+)
+def test_only_parameters_with_other_uses_have_their_gradients_formed(name, formed):
+    net, (x, y) = network(name).double(), images(users=2)
+    assert {n for n, p in net.named_parameters() if p.requires_grad} - products(net, x, y) == formed
 
 
 def test_inputs_changed_in_place_are_refused():
@@ -511,8 +527,7 @@ def test_what_is_no_row_for_each_user_or_no_task_for_torch_func(make, owned, mic
     x[:2], y[1] = x[:2].sign() * 0.0, (y[0] + 1) % 10  # blank ones show nothing
     x[5, 0, 0, 0] = 6.0
     owners = torch.arange(48) // 2 if owned else None
-    task = clipping._Task.of(net, clipping.user_losses)
-    expected = torch.stack([clipping._ordinary(task, x[i : i + 1], y[i : i + 1])[0] for i in range(48)])
+    expected = torch.stack([one_alone(net, x[i : i + 1], y[i : i + 1]) for i in range(48)])
     expected = expected.view(24, 2, -1).mean(dim=1) if owned else expected
     norms = expected.norm(dim=1)
     found = clipping.clipped_sum(net, x, y, clip=0.1, microbatch=microbatch, owners=owners)
@@ -521,28 +536,13 @@ def test_what_is_no_row_for_each_user_or_no_task_for_torch_func(make, owned, mic
     assert torch.allclose(found.total, clipped.sum(dim=0), rtol=1e-8, atol=1e-11)
 
 
-def test_what_is_asked_to_change_something_in_place_does_so():
-    x = torch.ones(2)
-    changing = [
-        (functional.relu, (x, True), {}),
-        (functional.elu, (x, 1.0), {"inplace": True}),
-        (torch.relu_, (x,), {}),
-        (torch.add, (x, x), {"out": x}),
-        (torch.Tensor.__iadd__, (x, x), {}),
-    ]
-    leaving = [(functional.relu, (x,), {}), (functional.relu, (x, False), {}), (torch.add, (x, x), {})]
-    assert all(uses._changes(*given) for given in changing)
-    assert not any(uses._changes(*given) for given in leaving)
-
-
 def test_a_loss_may_use_parameters():
     net, (x, y) = Flat().double(), images(users=9)
 
     def loss(outputs, labels):
         return clipping.user_losses(outputs, labels) + 0.1 * net.rows.weight.square().sum()
 
-    task = clipping._Task.of(net, loss)
-    expected = torch.stack([clipping._ordinary(task, x[i : i + 1], y[i : i + 1])[0].norm() for i in range(9)])
+    expected = torch.stack([one_alone(net, x[i : i + 1], y[i : i + 1], loss).norm() for i in range(9)])
     assert torch.allclose(clipping.clipped_sum(net, x, y, clip=0.1, loss=loss).norms, expected)
 
 
@@ -562,7 +562,7 @@ def test_long_gradients_are_not_taken_for_shorter(fill):
     """Of four million numbers, whose squares must not be added one after the other."""
     torch.manual_seed(4)
     rows = fill(2, 4_000_001)
-    found = gradients.Direct(gradients=rows).norms()[0].double()
+    found = gradients.Direct(rows).norms()[0].double()
     assert (found >= rows.double().norm(dim=1) * (1 - 5e-6)).all()
 
 
@@ -572,19 +572,8 @@ def test_rows_that_do_not_lie_side_by_side_have_no_shorter_norm(count):
     values = torch.linspace(1.0, 2.0, 3_000)
     rows = values[:, None].expand(-1, count)
     for given in (rows, rows.contiguous(), rows.repeat_interleave(2, dim=1)[:, ::2]):
-        found = gradients.Direct(gradients=given).norms()[0].double()
+        found = gradients.Direct(given).norms()[0].double()
         assert (found >= values.double() * count**0.5 * (1 - 5e-6)).all()
-
-
-def test_a_copy_of_a_watched_model_is_an_ordinary_one():
-    class Copying(Flat):
-        def forward(self, x):
-            self.copied = [copy.deepcopy(self.rows)]
-            return super().forward(x)
-
-    net, (x, y) = Copying().double(), images(users=3)
-    clipping.clipped_sum(net, x, y, clip=0.1)
-    assert type(net.copied[0].weight) is nn.Parameter
 
 
 class Mixing(nn.Module):
@@ -631,11 +620,11 @@ def test_microbatches_do_not_matter_and_the_model_is_left_as_it_was():
     assert "forward" not in net[0].__dict__
 
 
-def test_dropout_goes_together_and_drops_for_each_user():
+def test_dropout_drops_for_each_user():
     """The gradient of a linear layer shows what was dropped of its input."""
     torch.manual_seed(5)
     net, (x, y) = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(784, 10, bias=False)), images(users=6)
-    assert clipping._tried(clipping._Task.of(net.double(), clipping.user_losses), x[:2], y[:2]) is not None
+    net.double()
     each = clipping.clipped_each(net, x, y, clip=1e6).view(6, 10, 784)
     kept = each[:, 0] != 0
     assert ((kept.double().mean(dim=1) - 0.5).abs() < 0.1).all()
@@ -649,7 +638,6 @@ def test_dropout_goes_together_and_drops_for_each_user():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     ("channels", "side", "kernel", "stride", "padding"),
-    # The first four, and in double precision the fifth, are copied in units of 16 bytes.
     [
         (1, 28, 8, 4, 2),
         (1, 28, 4, 4, 0),
@@ -666,20 +654,13 @@ def test_dropout_goes_together_and_drops_for_each_user():
 def test_columns_hold_what_a_convolution_takes(dtype, channels, side, kernel, stride, padding):
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(5, channels, side, side, generator=generator, dtype=dtype)
-    weight = torch.randn(6, channels, kernel, kernel, generator=generator, dtype=dtype)
-    geometry = gradients.Geometry(
-        kernel=(kernel, kernel), stride=(stride, stride), padding=(padding, padding), dilation=(1, 1)
-    )
+    geometry = gradients.Geometry(kernel=(kernel, kernel), stride=(stride, stride), padding=(padding, padding))
     shifted = torch.cat([x.new_zeros(1), x.flatten()])[1:].view_as(x)
     for given in (x, x.contiguous(memory_format=torch.channels_last), x.repeat(2, 1, 1, 1)[::2], shifted):
-        columns = gradients.Columns(given, geometry)
         patches = nn.functional.unfold(given, kernel, stride=stride, padding=padding).mT
         patches = patches.view(5, -1, channels, kernel, kernel).permute(0, 1, 3, 4, 2)
-        found = torch.cat(columns.bands(), dim=2)
+        found = torch.cat(geometry.blocks(geometry.columns(given), channels), dim=2)
         assert torch.equal(found, patches.flatten(2))
-        expected = nn.functional.conv2d(given, weight, stride=stride, padding=padding)
-        assert expected.shape[2] == geometry.positions(side, 0)
-        assert torch.allclose(columns.convolved(weight, None), expected, atol=1e3 * torch.finfo(dtype).eps)
 
 
 class Named(nn.Parameter):
@@ -687,8 +668,8 @@ class Named(nn.Parameter):
 
 
 @pytest.mark.parametrize("own", [False, True])
-def test_parameters_are_what_they_were(own):
-    """Also after a model that fails, and if their class is not PyTorch's."""
+def test_parameters_of_a_class_of_their_own(own):
+    """Also after a model that fails."""
     net, (x, y) = network("bare").double(), images()
     if own:
         net.out = Named(net.out.data)
@@ -760,7 +741,7 @@ def test_norms_from_gram_matrices_are_never_too_small():
     left, right = (torch.randn(500, 1, n, generator=generator) for n in (64, 80))
     near = left + 1e-4 * torch.randn(left.shape, generator=generator)
     part = gradients.Product(torch.cat([left, -near], dim=1), torch.cat([right, right], dim=1))
-    assert part.formed is None
+    assert part.grams
     exact = torch.bmm(part.left.double().mT, part.right.double()).flatten(1).norm(dim=1)
     assert (part.norms()[0].double() >= exact * (1 - 1e-6)).all()
 

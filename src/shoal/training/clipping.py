@@ -1,30 +1,28 @@
-"""Per-user gradients, clipped and summed, at little more than the cost of an ordinary backward pass.
+"""Per-user gradients, clipped and summed: no user can weigh more than C, whatever the model does.
 
 User i's gradient g_i is that of its own loss; its clipped gradient is `g_i * min(1, C / |g_i|)`. The
 server needs the sum, a client its own.
 
-**How.** For most of what models do with their parameters (`shoal.training.uses`) user i's gradient follows from what
-user i put in and the gradient of what came out, so that norms and sums need no gradient for each user, or cost one
-batched product (`shoal.training.gradients`). There are three ways to a user's gradient, with one result.
+**Why no user weighs more than C.** The model never meets two users. `torch.func.vmap` runs it for a single record, with
+a leading dimension of 1, on all records of a microbatch; or a loop does, where `vmap` cannot. What the model does with
+a record (sorting rows, attention over the first dimension, views) stays with this record. What a record changes in the
+model (parameters, buffers, attributes) is changed in a copy, which is thrown away. The norm of a gradient is that of
+the numbers which enter the sum (`shoal.training.gradients`).
 
-- *Together*: an ordinary pass over all users at once, without gradients of parameters. A function that uses a
-  parameter in another way runs for each user apart, by `torch.func`, with a copy of this parameter for each; the rest
-  of the model does not. Row i is taken to be user i. A model that lays its records out otherwise would have something
-  clipped that is not a user, so each call tries the way on sixteen records first: the gradients of two must be those of
-  ordinary backward passes of each alone, and the sum of all, with a different weight each, that of one pass.
-  A microbatch in which the model uses other parameters than it did then, or in another order, goes the next way.
-- *Apart*, where that fails: `torch.func` runs the whole model for each user on its own; no layout can mix them. It
-  differentiates by the outputs of known products (by a zero added to each) and by all other parameters directly.
-  Only the gradients of these others are formed user by user, which costs as many numbers as they have for each user.
-  This is tried on one record.
-- *One record at a time*, where that fails too: an ordinary backward pass each. Slow, but right for whatever PyTorch can
-  differentiate.
+**How**, in this order; an error in a step leads to the next:
 
-**What a trial cannot see.** A model that changes the order of its rows inside only for records that were not among the
-sixteen, while it uses its parameters as ever, would have users mixed. Models whose rows are users throughout, as nearly
-all are, cannot do that.
+1. *With products*: the gradients of matrices, convolutions and tables follow from inputs and output gradients
+   (`shoal.training.uses`), which is quicker and smaller than to form them; those of other parameters are formed user
+   by user. A record shows which are which. A parameter that reaches the loss otherwise later is noticed: the loss then
+   depends on the model's own tensor, not on what stands for it.
+2. *Directly*: `torch.func` forms the gradients of all parameters.
+3. *Singly*: an ordinary backward pass of each record. Slow, but right for whatever PyTorch can differentiate.
 
-Users are worked on in microbatches, so memory does not grow with their number.
+Used of PyTorch: `torch.func` (`vmap`, `grad`, `functional_call`, `debug_unwrap`), `torch.autograd.Function` with a rule
+for `vmap`, `torch.overrides.TorchFunctionMode`, `torch.autograd.graph.saved_tensors_hooks`, and
+`torch.nn.attention.sdpa_kernel`, by which attention takes the variant that `vmap` has a rule for.
+
+Users are worked on in microbatches, so that memory does not grow with their number.
 
 A user with several records has the gradient of its mean loss, which is clipped as one: `owners` says whose
 record each one is.
@@ -36,48 +34,51 @@ longer than C.
 
 from __future__ import annotations
 
-import functools
+import copy
 import itertools
-import threading
-import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from shoal import _validate
-from shoal.errors import InvalidInput
-from shoal.training.gradients import Direct, Gradients, OfParameter, Rows, added, as_one
-from shoal.training.uses import Call, UnknownUseError, Watcher, WithoutDropout, version_of
+from shoal.errors import InvalidInput, ShoalError
+from shoal.training.gradients import Direct, Gradients, OfParameter, added, averaged
+from shoal.training.uses import Call, Products
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """From outputs and labels to one loss per user."""
 
-MICROBATCH = 512
-"""Users whose gradients are formed at once where each is needed."""
+MEMORY = 2**29
+"""Bytes that a microbatch may take, unless the caller says otherwise."""
 
-_CACHE, _LEAST_MICROBATCH, _MOST_MICROBATCH = 5 * 2**19, 16, 8_192
-"""Numbers that a microbatch keeps and forms: they should stay in the cache."""
-
-_TRIED = 16
-"""Records with which a way is tried."""
-
-_UNEVEN = 2.0 + torch.arange(1.0, _TRIED + 1.0).square().cos()
-"""Their weights, no two of which are alike."""
+_CACHE, _MICROBATCH_MIN, _MICROBATCH_MAX = 5 * 2**19, 1_024, 8_192
+"""Numbers that a microbatch holds: they should stay in the cache, if memory allows as many users as that."""
 
 _MARGIN = 1.0 - 1e-5
 
-_SAME = 1e-4
-"""Gradients that differ by less, relatively, differ by rounding."""
+_MIXING = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
-_MIXING = (nn.modules.batchnorm._BatchNorm,)
+
+class UnseenUseError(ShoalError):
+    """A parameter was used in a way that leaves its gradient unknown."""
 
 
 def user_losses(outputs: Tensor, labels: Tensor) -> Tensor:
-    """Cross entropy of each user."""
+    """Cross entropy of each user.
+
+    Args:
+        outputs: The model's outputs, a row for each user.
+        labels: The users' classes.
+
+    Returns:
+        A loss for each user.
+    """
     return functional.cross_entropy(outputs, labels, reduction="none")
 
 
@@ -95,10 +96,6 @@ def trainable(model: nn.Module) -> list[nn.Parameter]:
     return [p for p in model.parameters() if p.requires_grad]
 
 
-def flat(tensors: list[Tensor]) -> Tensor:
-    return torch.cat([t.reshape(-1) for t in tensors])
-
-
 def clipped_sum(
     model: nn.Module,
     inputs: Tensor,
@@ -108,22 +105,37 @@ def clipped_sum(
     owners: Tensor | None = None,
     loss: Loss = user_losses,
     microbatch: int | None = None,
+    memory: int = MEMORY,
 ) -> ClippedSum:
     """The sum over users of their gradients, each clipped to norm `clip`.
 
-    Each record is a user, unless `owners` gives each record's user: 0, 1, 2, ... in this order, none left out.
+    Args:
+        model: The model, which stays as it was.
+        inputs: The records.
+        labels: Their labels.
+        clip: The clipping norm C.
+        owners: Each record's user: 0, 1, 2, ... in this order, none left out. None makes each record a user.
+        loss: From outputs and labels to a loss for each record.
+        microbatch: Number of records that are worked on at once; None chooses it.
+        memory: Bytes that a microbatch of a chosen size may take, besides the model and the records. A single user may
+            take more.
+
+    Returns:
+        The sum, with each user's norm and loss.
+
+    Raises:
+        InvalidInput: If an argument is out of range, or the model has layers that mix users.
+        FloatingPointError: If a user's gradient is not finite.
     """
-    bound = _checked(model, inputs, labels, owners, clip, microbatch)
-    with _lock(model):
-        task = _Task.of(model, loss)
-        total = torch.zeros(task.numbers, dtype=torch.float64, device=inputs.device)
-        norms, losses = [total.new_zeros(0, dtype=task.dtype)], [total.new_zeros(0, dtype=task.dtype)]
-        for found in _gradients(task, inputs, labels, owners, microbatch):
-            norm = found.norms()
-            total += found.weighted(_factors(norm, bound))
-            norms.append(norm)
-            losses.append(found.losses)
-            del found  # before the next is computed, which finds its place in the cache
+    task, bound = _checked(model, inputs, labels, owners, loss, microbatch, memory), _checked_clip(clip)
+    total = torch.zeros(sum(task.sizes), dtype=torch.float64, device=inputs.device)
+    norms, losses = [total.new_zeros(0, dtype=task.dtype)], [total.new_zeros(0, dtype=task.dtype)]
+    for gradients in _gradients(task):
+        norm = gradients.norms()
+        total += gradients.weighted(_factors(norm, bound))
+        norms.append(norm)
+        losses.append(gradients.losses)
+        del gradients  # before the next is computed, which finds its place in the cache
     return ClippedSum(total=total.to(task.dtype), norms=_finite(torch.cat(norms)), losses=torch.cat(losses))
 
 
@@ -136,118 +148,57 @@ def clipped_each(
     owners: Tensor | None = None,
     loss: Loss = user_losses,
     microbatch: int | None = None,
+    memory: int = MEMORY,
 ) -> Tensor:
-    """Every user's clipped gradient, a row each: what the clients compute. Memory: users times parameters."""
-    bound = _checked(model, inputs, labels, owners, clip, microbatch)
-    with _lock(model):
-        task = _Task.of(model, loss)
-        rows = [inputs.new_zeros(0, task.numbers, dtype=task.dtype)]
-        for found in _gradients(task, inputs, labels, owners, microbatch):
-            rows.append(found.each() * _factors(_finite(found.norms()), bound)[:, None])
+    """Every user's clipped gradient, a row each: what the clients compute.
+
+    Args:
+        model: As in `clipped_sum`.
+        inputs: As in `clipped_sum`.
+        labels: As in `clipped_sum`.
+        clip: As in `clipped_sum`.
+        owners: As in `clipped_sum`.
+        loss: As in `clipped_sum`.
+        microbatch: As in `clipped_sum`.
+        memory: As in `clipped_sum`; the result, users times parameters, comes on top.
+
+    Returns:
+        Users x parameters.
+
+    Raises:
+        InvalidInput: As in `clipped_sum`.
+        FloatingPointError: As in `clipped_sum`.
+    """
+    task, bound = _checked(model, inputs, labels, owners, loss, microbatch, memory), _checked_clip(clip)
+    rows = [inputs.new_zeros(0, sum(task.sizes), dtype=task.dtype)]
+    for gradients in _gradients(task):
+        rows.append(gradients.rows() * _factors(_finite(gradients.norms()), bound)[:, None])
     return torch.cat(rows)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Task:
-    """A model and its loss, with what is asked of the model in each microbatch."""
-
-    model: nn.Module
-    outputs: Callable[[Tensor], Tensor]
-    """What the model makes of inputs."""
-    loss: Loss
-    parameters: list[nn.Parameter]
-    """Those that are trained."""
-
-    @classmethod
-    def of(cls, model: nn.Module, loss: Loss) -> _Task:
-        return cls(model=model, outputs=model, loss=loss, parameters=trainable(model))
-
-    def constants(self) -> list[Tensor]:
-        """What the model has besides.
-
-        Asked for in each microbatch: a model may put another tensor in the place of a buffer, which would be taken for
-        rows of users if it is as long as they are many.
-        """
-        owners = list(self.model.modules())
-        frozen = (p for m in owners for p in m._parameters.values() if p is not None and not p.requires_grad)
-        return [*frozen, *(b for m in owners for b in m._buffers.values() if b is not None)]
-
-    def without_dropout(self) -> _Task:
-        def outputs(inputs: Tensor) -> Tensor:
-            with WithoutDropout():
-                found: Tensor = self.model(inputs)
-            return found
-
-        return replace(self, outputs=outputs)
-
-    @property
-    def numbers(self) -> int:
-        return sum(p.numel() for p in self.parameters)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.parameters[0].dtype
-
-    def anchor(self, inputs: Tensor) -> Tensor:
-        """A number on which nothing depends, but which has a gradient."""
-        return inputs.new_zeros((), dtype=self.dtype).requires_grad_()
-
-
-def _gradients(
-    task: _Task, inputs: Tensor, labels: Tensor, owners: Tensor | None, microbatch: int | None
-) -> Iterator[Gradients | Rows]:
-    """The users' gradients, a microbatch at a time."""
-    if not len(inputs):
-        return
-    few = _few_records(inputs, labels, _TRIED)
-    tried = _tried(task, inputs[few], labels[few])
-    uses, asked = None if tried is None else tried.uses, tried is None
-    alone = _alone_tried(task, inputs[:1], labels[:1]) if tried is None else None
-    parts = tried.parts if tried is not None else alone.parts if alone is not None else None
-    if microbatch is None:
-        kept = None if parts is None else sum(part.numbers for part in parts.values())
-        microbatch = _microbatch(task.numbers if kept is None else kept + _formed(task, alone, owners))
-    del tried, parts
-    for x, y, whose in _microbatches(inputs, labels, owners, microbatch):
-        found: Gradients | Rows | None = None if uses is None else _together(task, x, y, uses)
-        if found is None:
-            if not asked:
-                alone, asked = _alone_tried(task, x[:1], y[:1]), True
-            found = _apart_if_possible(task, x, y, alone)
-        yield found if whose is None else as_one(found, whose)
-        del found
-
-
-def _microbatches(
-    inputs: Tensor, labels: Tensor, owners: Tensor | None, size: int
-) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-    """Records with labels and, counted from 0, owners; a user's records are never divided."""
-    if owners is None:
-        size = -(-len(inputs) // -(-len(inputs) // size))  # as many, but none that is small
-        for x, y in zip(torch.split(inputs, size), torch.split(labels, size), strict=True):
-            yield x, y, None
-        return
-    ends = torch.bincount(owners).cumsum(0).tolist() if len(owners) else []
-    first = 0
-    for user, end in enumerate(ends):
-        full = user + 1 == len(ends) or ends[user + 1] - first > size
-        if full:
-            yield inputs[first:end], labels[first:end], owners[first:end] - owners[first]
-            first = end
-
-
-def _checked(
-    model: nn.Module, inputs: Tensor, labels: Tensor, owners: Tensor | None, clip: float, microbatch: int | None
-) -> float:
-    """The clipping norm, as a number."""
+def _checked_clip(clip: float) -> float:
     bound = _validate.real("clip", clip)
     if bound <= 0:
         raise InvalidInput(f"clip must be positive, got {bound}")
+    return bound
+
+
+def _checked(
+    model: nn.Module,
+    inputs: Tensor,
+    labels: Tensor,
+    owners: Tensor | None,
+    loss: Loss,
+    microbatch: int | None,
+    memory: int,
+) -> _Task:
+    """The task, if its arguments are in order."""
     if microbatch is not None:
         _validate.integer("microbatch", microbatch, minimum=1, maximum=10**9)
-    for name, given in (("labels", labels), ("owners", owners)):
-        if given is not None and len(inputs) != len(given):
-            raise InvalidInput(f"inputs and {name} must have the same length, got {len(inputs)} and {len(given)}")
+    _validate.integer("memory", memory, minimum=1, maximum=2**60)
+    for name, tensor in (("labels", labels), ("owners", owners)):
+        if tensor is not None and len(inputs) != len(tensor):
+            raise InvalidInput(f"inputs and {name} must have the same length, got {len(inputs)} and {len(tensor)}")
     if owners is not None and len(owners):
         steps = owners.diff()
         if int(owners[0]) != 0 or not ((steps == 0) | (steps == 1)).all():
@@ -261,31 +212,9 @@ def _checked(
     if not types:
         raise InvalidInput("model must have trainable parameters, got none")
     if len(types) > 1 or not types <= {torch.float32, torch.float64}:
-        told = ", ".join(sorted(str(t).removeprefix("torch.") for t in types))
-        raise InvalidInput(f"model must have trainable parameters of one type, float32 or float64, got {told}")
-    return bound
-
-
-def _microbatch(numbers: int) -> int:
-    """How many records are worked on at once unless the caller says so, from how many numbers are kept of each."""
-    return min(_MOST_MICROBATCH, max(_LEAST_MICROBATCH, _CACHE // max(1, numbers)))
-
-
-def _formed(task: _Task, alone: _Alone | None, owners: Tensor | None) -> int:
-    """How many numbers of each record's gradient have to be formed besides."""
-    if owners is not None:
-        return task.numbers
-    return 0 if alone is None else task.numbers - sum(p.numel() for p in alone.products)
-
-
-_locks: weakref.WeakKeyDictionary[nn.Module, threading.RLock] = weakref.WeakKeyDictionary()
-_any = threading.Lock()
-
-
-def _lock(model: nn.Module) -> threading.RLock:
-    """Of a model: threads take turns, as `torch.func` puts other tensors in the place of its parameters meanwhile."""
-    with _any:
-        return _locks.setdefault(model, threading.RLock())
+        names = ", ".join(sorted(str(t).removeprefix("torch.") for t in types))
+        raise InvalidInput(f"model must have trainable parameters of one type, float32 or float64, got {names}")
+    return _Task(model, inputs.detach(), labels, owners, loss, microbatch, memory)
 
 
 def _finite(norms: Tensor) -> Tensor:
@@ -298,246 +227,166 @@ def _factors(norms: Tensor, clip: float) -> Tensor:
     return norms.reciprocal().mul_(clip * _MARGIN).clamp_(max=_MARGIN)
 
 
-# ---------------------------------------------------------------------------------------------
-# Together: an ordinary pass over all users, in which row i is user i.
+class _Task(NamedTuple):
+    """A model, its records and its loss."""
 
+    model: nn.Module
+    inputs: Tensor
+    labels: Tensor
+    owners: Tensor | None
+    loss: Loss
+    microbatch: int | None
+    memory: int
 
-class _Tap(torch.autograd.Function):
-    """Lets a tensor through, and keeps its gradient; the anchor makes it need one."""
+    @property
+    def sizes(self) -> list[int]:
+        """How many numbers each parameter has."""
+        return [p.numel() for p in trainable(self.model)]
 
-    @staticmethod
-    def forward(ctx: Any, output: Tensor, anchor: Tensor, call: Call) -> Tensor:
-        ctx.call = call
-        return output.detach()  # another tensor, which may be changed in place
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type of the parameters."""
+        return trainable(self.model)[0].dtype
 
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        ctx.call.receive(gradients[0])
-        return gradients[0], None, None
-
-
-def _tapped(anchor: Tensor, output: Tensor, call: Call) -> Tensor:
-    if output.requires_grad:
-        # Of the output as it is now, even if it is changed in place later.
-        output.register_hook(call.receive)  # type: ignore[no-untyped-call]
-        return output
-    found: Tensor = _Tap.apply(output, anchor, call)  # type: ignore[no-untyped-call]
-    return found
-
-
-def _together(
-    task: _Task, inputs: Tensor, labels: Tensor, tried: Sequence[torch.Size] | None = None
-) -> Gradients | None:
-    """None if a parameter is used in an unknown way, or if the model used others than it did when it was tried."""
-    anchor = task.anchor(inputs)
-    tap = functools.partial(_tapped, anchor)
-    watch = Watcher(task.parameters, inputs=inputs, tap=tap, together=True, constants=task.constants)
-    try:
-        with torch.enable_grad():
-            with watch:
-                outputs = task.outputs(inputs)
-            values = task.loss(outputs, labels)
-            of = [*task.parameters, *(leaf for leaf, _ in watch.leaves), anchor]
-            found = torch.autograd.grad(values.sum(), of, allow_unused=True)
-    except UnknownUseError:
-        return None
-    hidden = len(task.parameters)
-    if any(g is not None for g in found[:hidden]):  # a parameter reaches the loss in a way that was not seen
-        return None
-    for (_, call), g in zip(watch.leaves, found[hidden:-1], strict=True):
-        if g is not None:
-            call.receive(g)
-    uses = [use.target.shape for call in watch.calls for use in call.uses]
-    if tried is not None and tried != uses:
-        return None
-    parts = _parts(watch.calls, task.parameters)
-    return Gradients(parameters=task.parameters, parts=parts, losses=values.detach(), uses=uses)
-
-
-def _parts(calls: Iterable[Call], parameters: Sequence[nn.Parameter]) -> dict[int, OfParameter]:
-    """The parts of parameters, by their ids."""
-    found: dict[int, list[OfParameter]] = {}
-    targets: dict[int, Tensor] = {}
-    for call in calls:
-        for target, part in call.parts():
-            targets[id(target)] = target
-            found.setdefault(id(target), []).append(part)
-    parts = {key: added(given) for key, given in found.items()}
-    own = {id(p) for p in parameters}
-    derived = {key: target for key, target in targets.items() if key not in own}
-    if not derived:
-        return parts
-    # Each user's gradient of what was derived from parameters, taken back to these.
-    gradients = [parts.pop(key).each() for key in derived]
-    back = torch.autograd.grad(
-        list(derived.values()),
-        parameters,
-        [g.reshape(len(g), *t.shape) for g, t in zip(gradients, derived.values(), strict=True)],
-        is_grads_batched=True,
-        allow_unused=True,
-    )
-    for p, g in zip(parameters, back, strict=True):
-        if g is not None:
-            parts[id(p)] = added([*found.get(id(p), []), Direct(gradients=g)])
-    return parts
-
-
-def _few_records(inputs: Tensor, labels: Tensor, most: int) -> list[int]:
-    """The first record, one that differs from it, as alike ones would not be told apart, and some of the others."""
-
-    def differs(i: int) -> bool:
-        return not (torch.equal(inputs[i], inputs[0]) and torch.equal(labels[i], labels[0]))
-
-    users = len(inputs)
-    if users == 1:
-        return [0]
-    other = next((i for i in range(1, users) if differs(i)), 1)
-    spread = range(0, users, max(1, users // max(1, most - 2)))
-    return [0, other, *itertools.islice((i for i in spread if i not in (0, other)), max(0, most - 2))]
-
-
-def _tried(task: _Task, inputs: Tensor, labels: Tensor) -> Gradients | None:
-    """The gradients of few records together, if each is that of its record alone.
-
-    The first two are compared with a backward pass of each alone: so no record depends on others. All are compared in a
-    sum with another weight for each: so none has the gradient of another one, as it would where rows are sorted.
-    Dropout is left out on both sides: it takes each number on its own, so it mixes nobody. None is a safe answer: also
-    for other random outputs, or where the pass fails.
-    """
-    task = task.without_dropout()
-    try:
-        found = _together(task, inputs, labels)
-    except Exception:
-        return None
-    if found is None:
-        return None
-    weights = torch.eye(len(inputs), dtype=task.dtype, device=inputs.device)[:2]
-    rows = [_ordinary(task, inputs[i : i + 1], labels[i : i + 1])[0] for i in range(len(weights))]
-    if len(inputs) > 2:
-        uneven = _UNEVEN[: len(inputs)].to(weights)
-        weights = torch.cat([weights, uneven[None]])
-        rows.append(_ordinary(task, inputs, labels, uneven)[0])
-    got, sizes = torch.stack([found.weighted(w) for w in weights]), [p.numel() for p in task.parameters]
-    return found if _are_same(got, torch.stack(rows), sizes, weights @ found.norms()) else None
-
-
-def _ordinary(task: _Task, inputs: Tensor, labels: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """The gradient by an ordinary backward pass, and the losses."""
-    with torch.enable_grad():
-        values = task.loss(task.outputs(inputs), labels)
-        summed = (values if weights is None else values * weights).sum()
-        found = torch.autograd.grad(summed, task.parameters, allow_unused=True)
-    rows = [torch.zeros_like(p) if g is None else g for p, g in zip(task.parameters, found, strict=True)]
-    return flat(rows), values.detach()
-
-
-def _are_same(found: Tensor, expected: Tensor, sizes: list[int], scale: Tensor) -> bool:
-    """Whether gradients agree for each parameter, one that hardly counts within the rounding of the others."""
-    norm = torch.linalg.vector_norm
-    allowed = torch.stack([norm(e, dim=1) for e in torch.split(expected, sizes, dim=1)]) + 0.1 * scale
-    differences = torch.stack([norm(d, dim=1) for d in torch.split(found - expected, sizes, dim=1)])
-    return bool((differences <= _SAME * allowed).all())
-
-
-# ---------------------------------------------------------------------------------------------
-# Apart: the model runs for each user on its own.
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Alone:
-    """What a record alone showed: the parameters of which all uses are known products, and zeros for what came out."""
-
-    products: list[nn.Parameter]
-    zeros: list[Tensor]
-    parts: Mapping[int, OfParameter]
-
-
-def _alone_tried(task: _Task, inputs: Tensor, labels: Tensor) -> _Alone | None:
-    """What a record alone shows, if the model can be run apart and then gives this record's gradient.
-
-    It does not if a parameter is used in a way that `torch.func` does not see: in the loss, or from a list of its own.
-    """
-    devices = [inputs.device] if inputs.is_cuda else []
-    try:
-        with WithoutDropout():
-            alone = _alone(task, inputs, labels)
-            with torch.random.fork_rng(devices=devices):  # twice the same random numbers
-                found = _apart(task, inputs, labels, alone)
-            with torch.random.fork_rng(devices=devices):
-                expected, _ = _ordinary(task, inputs, labels)
-    except Exception:
-        return None
-    sizes = [p.numel() for p in task.parameters]
-    return alone if _are_same(found.each(), expected[None], sizes, found.norms()) else None
-
-
-def _apart_if_possible(task: _Task, inputs: Tensor, labels: Tensor, alone: _Alone | None) -> Gradients | Rows:
-    """Else by a backward pass of each record: slow, but right for whatever PyTorch can differentiate."""
-    if alone is not None:
+    def copied(self) -> nn.Module:
+        """A copy of the model, with parameters, buffers and attributes of its own."""
+        attributes = [t for m in self.model.modules() for t in vars(m).values() if isinstance(t, Tensor)]
+        # Such as the last value of a normalised weight.
+        memo: dict[int, Any] = {id(t): t.detach() for t in attributes if not t.is_leaf}
         try:
-            return _apart(task, inputs, labels, alone)
-        except Exception:  # what is wrong with the model itself, the backward passes will say
-            pass
-    rows = [_ordinary(task, inputs[i : i + 1], labels[i : i + 1]) for i in range(len(inputs))]
-    return Rows(gradients=torch.stack([g for g, _ in rows]), losses=torch.cat([v.reshape(1) for _, v in rows]))
+            return copy.deepcopy(self.model, memo)
+        except Exception as error:
+            raise InvalidInput(f"model must be such that copy.deepcopy can copy it, got {error}") from error
 
 
-def _alone(task: _Task, inputs: Tensor, labels: Tensor) -> _Alone:
-    parameters, anchor = task.parameters, task.anchor(inputs)
-    zeros: list[Tensor] = []
+class _Plan(NamedTuple):
+    """How a model uses its parameters: the places of those of which all uses are products."""
 
-    def tap(output: Tensor, call: Call) -> Tensor:
-        zeros.append(torch.zeros_like(output))
-        return _tapped(anchor, output, call)
-
-    watch = Watcher(parameters, inputs=inputs, tap=tap)
-    with torch.enable_grad():
-        with watch:
-            outputs = task.outputs(inputs)
-        value = task.loss(outputs, labels).sum()
-        _, *hidden = torch.autograd.grad(value, [anchor, *parameters], allow_unused=True)
-    bad = watch.unknown | {id(p) for p, g in zip(parameters, hidden, strict=True) if g is not None}
-    bad |= {id(use.target) for call in watch.calls for use in call.uses if not use.matrix}
-    good = {id(use.target) for call in watch.calls for use in call.uses} - bad
-    kept = [any(id(use.target) in good for use in call.uses) for call in watch.calls]
-    calls = list(itertools.compress(watch.calls, kept))
-    for call in calls:
-        call.check_unchanged()
-    return _Alone(
-        products=[p for p in parameters if id(p) in good],
-        zeros=list(itertools.compress(zeros, kept)),
-        parts=_parts(calls, parameters),
-    )
+    products: frozenset[int]
+    zeros: list[Tensor]
+    """Of the shapes of the products' outputs."""
+    numbers: int
+    """How many numbers a user takes."""
 
 
-def _apart(task: _Task, inputs: Tensor, labels: Tensor, alone: _Alone) -> Gradients:
-    inside = {id(p) for p in alone.products}
-    others = {k: p for k, p in task.model.named_parameters() if p.requires_grad and id(p) not in inside}
-    calls: list[Call] = []
+def _gradients(task: _Task) -> Iterator[Gradients]:
+    """The users' gradients, a microbatch at a time."""
+    if not len(task.inputs):
+        return
+    record = task.inputs[:1].clone()
+    plans, size = _plans(task, record, task.labels[:1]), task.microbatch
+    altered = not torch.equal(record, task.inputs[:1])  # then the model must not get the caller's tensor
+    if size is None:
+        numbers = (plans[0].numbers if plans else 0) + (sum(task.sizes) if task.owners is not None or not plans else 1)
+        allowed = max(1, task.memory // (numbers * task.dtype.itemsize))
+        size = min(allowed, _MICROBATCH_MAX, max(_MICROBATCH_MIN, _CACHE // numbers))
+    for x, y, users in _microbatches(task.inputs, task.labels, task.owners, size):
+        gradients = None
+        while plans and gradients is None:
+            try:
+                gradients = _vectorised(task, plans[0], x.clone() if altered else x, y)
+            except Exception:  # what is wrong with the model itself, the backward passes will say
+                plans.pop(0)
+        if gradients is None:
+            gradients = _singly(task, x.clone() if altered else x, y)
+        yield gradients if users is None else averaged(gradients, users)
+        del gradients
 
-    def one(given: dict[str, Tensor], zeros: list[Tensor], x: Tensor, y: Tensor) -> tuple[Tensor, Kept]:
-        left = iter(zeros)
-        row = x[None]
-        watch = Watcher(alone.products, inputs=row, tap=lambda output, call: output + next(left))
-        with watch:
-            outputs = torch.func.functional_call(task.model, given, (row,))
-        value = task.loss(outputs, y[None]).sum()
+
+def _microbatches(
+    inputs: Tensor, labels: Tensor, owners: Tensor | None, size: int
+) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+    """Records with labels and, counted from 0, owners; a user's records are never divided."""
+    if owners is None:
+        size = -(-len(inputs) // -(-len(inputs) // size))  # as many microbatches, but none that is small
+        for x, y in zip(torch.split(inputs, size), torch.split(labels, size), strict=True):
+            yield x, y, None
+        return
+    ends = torch.bincount(owners).cumsum(0).tolist()
+    first = 0
+    for user, end in enumerate(ends):
+        if user + 1 == len(ends) or ends[user + 1] - first > size:
+            yield inputs[first:end], labels[first:end], owners[first:end] - owners[first]
+            first = end
+
+
+def _plans(task: _Task, x: Tensor, y: Tensor) -> list[_Plan]:
+    """The plans to try, from a single record; none if the model cannot run for it."""
+    model, zero = task.copied(), x.new_zeros((), dtype=task.dtype).requires_grad_()
+    parameters = trainable(model)
+    watch, stored = Products(parameters, itertools.repeat(zero)), {p.data_ptr(): 0 for p in parameters}
+
+    def note(t: Tensor) -> Tensor:
+        stored.setdefault(t.data_ptr(), t.numel())
+        return t
+
+    try:
+        with torch.random.fork_rng([x.device] if x.is_cuda else []), torch.enable_grad():
+            with saved_tensors_hooks(note, lambda t: t):
+                with watch, sdpa_kernel(SDPBackend.MATH):
+                    outputs = model(x)
+                value, watch.phase.over = task.loss(outputs, y).sum(), True
+            _, *hidden = torch.autograd.grad(value, [zero, *parameters], allow_unused=True)
+    except Exception:
+        return []
+    every = frozenset(range(len(parameters)))
+    bad = {i for i, g in enumerate(hidden) if g is not None}
+    if any(torch.func.debug_unwrap(call.x) is not call.x for call in watch.calls):  # inside a transformation
+        bad |= every
+    while mixed := [call for call in watch.calls if call.places & bad and not call.places <= bad]:
+        bad.update(*(call.places for call in mixed))
+    calls = [call for call in watch.calls if not call.places & bad]
+    products = frozenset[int]().union(*(call.places for call in calls))
+    stays = sum(stored.values())
+    formed = sum(n for i, n in enumerate(task.sizes) if i not in products)
+    zeros = [zero.detach().expand(call.shape) for call in calls]
+    plan = _Plan(products, zeros, sum(call.numbers for call in calls) + formed + stays)
+    return [plan, _Plan(frozenset(), [], sum(task.sizes) + stays)] if products else [plan]
+
+
+def _vectorised(task: _Task, plan: _Plan, inputs: Tensor, labels: Tensor) -> Gradients:
+    """The gradients by `torch.func`, which runs the model for each record."""
+    model, calls = task.copied(), list[Call]()
+    parameters = trainable(model)
+    place = {id(p): i for i, p in enumerate(parameters)}
+    standing = {
+        k: p.detach() for k, p in model.named_parameters() if p.requires_grad and place[id(p)] not in plan.products
+    }
+
+    def record_loss(standing: dict[str, Tensor], zeros: list[Tensor], x: Tensor, y: Tensor) -> Any:
+        watch = Products(parameters, iter(zeros))
+        with watch, sdpa_kernel(SDPBackend.MATH):
+            outputs = torch.func.functional_call(model, standing, (x[None],))
+        value, watch.phase.over = task.loss(outputs, y[None]).sum(), True
         calls[:] = watch.calls
-        return value, (value, [c.inputs for c in watch.calls])
+        return value, (value, [call.x for call in calls])
 
-    each = torch.func.vmap(
-        torch.func.grad(one, argnums=(0, 1), has_aux=True), in_dims=(None, None, 0, 0), randomness="different"
-    )
-    with torch.no_grad():  # nothing is recorded outside `grad`
-        given = {k: p.detach() for k, p in others.items()}
-        (direct, gradients), (losses, kept) = each(given, alone.zeros, inputs, labels)
-    for call, a, g in zip(calls, kept, gradients, strict=True):
-        call.inputs = a.flatten(0, 1)
-        call.version = version_of(call.inputs)
-        call.receive(g.flatten(0, 1))
-    parts = _parts(calls, alone.products) | {id(p): Direct(gradients=direct[k]) for k, p in others.items()}
-    return Gradients(parameters=task.parameters, parts=parts, losses=losses)
+    differentiated = torch.func.grad(record_loss, argnums=(0, 1), has_aux=True)
+    run = torch.func.vmap(differentiated, in_dims=(None, None, 0, 0), randomness="different")
+    with torch.enable_grad():
+        (formed, outputs), (losses, xs) = run(standing, plan.zeros, inputs, labels)
+    if len(calls) != len(outputs) or any(t.requires_grad for t in (losses, *formed.values(), *outputs, *xs)):
+        raise UnseenUseError("model must use its parameters as it did for the first record")
+    uses: dict[int, list[OfParameter]] = {
+        place[id(p)]: [Direct(formed[k])] for k, p in model.named_parameters() if k in formed
+    }
+    for call, x, g in zip(calls, xs, outputs, strict=True):
+        for t, part in call.use.parts(x, g):
+            if id(t) in place:
+                uses.setdefault(place[id(t)], []).append(part)
+    return Gradients(sizes=task.sizes, parts={i: added(parts) for i, parts in uses.items()}, losses=losses)
 
 
-Kept = tuple[Tensor, list[Tensor]]
-"""A user's loss, and what went into each known product."""
+def _singly(task: _Task, inputs: Tensor, labels: Tensor) -> Gradients:
+    """The gradients by an ordinary backward pass of each record."""
+    rows, losses, zero = [], [], inputs.new_zeros((), dtype=task.dtype).requires_grad_()
+    for x, y in zip(torch.split(inputs, 1), torch.split(labels, 1), strict=True):
+        model = task.copied()
+        with torch.enable_grad():
+            value = task.loss(model(x), y).sum() + zero  # which needs a gradient even if the loss does not
+            # By the model's own too, which the loss may use.
+            gradients = torch.autograd.grad(value, [*trainable(model), *trainable(task.model)], materialize_grads=True)
+        flat = torch.cat([g.flatten() for g in gradients])
+        rows.append(flat.view(2, -1).sum(dim=0))
+        losses.append(value.detach())
+    return Gradients(sizes=[rows[0].numel()], parts={0: Direct(torch.stack(rows))}, losses=torch.stack(losses))
