@@ -43,7 +43,7 @@ def latex_source(page: str) -> str:
 
 
 def command() -> list[str]:
-    """The call of pandoc that writes the PDF, without its files."""
+    """The call of pandoc that writes a PDF, without its files."""
     settings = {
         "documentclass": "article",
         "papersize": "a4",
@@ -62,7 +62,7 @@ def main() -> None:
     try:
         source.write_text(latex_source(PAGE.read_text()))
         header.write_text(HEADER)
-        words = [*command(), f"--include-in-header={header}", str(source)]
+        words = [*command(), f"--include-in-header={header}", f"--output={PDF}", str(source)]
         done = subprocess.run(words, capture_output=True, text=True, check=False)
     finally:
         source.unlink(missing_ok=True)

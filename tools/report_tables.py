@@ -285,7 +285,7 @@ def filled(page: str, parts: Mapping[str, str]) -> str:
         mark = re.compile(rf"(<!-- table: {name} -->\n).*?(<!-- end -->)", re.DOTALL)
         if not mark.search(page):
             raise ValueError(f"the report must have a place for the table {name!r}")
-        page = mark.sub(lambda found, table=table: f"{found[1]}\n{table}\n{found[2]}", page)
+        page = mark.sub(lambda found, table=table: f"{found[1]}\n{table}\n\n{found[2]}", page)
     return page
 
 
