@@ -20,11 +20,11 @@ EPSILONS: Array = np.concatenate([[0.0], np.geomspace(0.01, 6.0, 24)])
 
 
 def vantages(sigma: float, rate: float = 1.0) -> dict[str, Vantage]:
-    r = 1.0 / sigma
+    ratio = Lognormal(scale=sigma, rate=rate)
     return {
-        "zero": Vantage(step=r, above=-r, below=r, rate=rate),
-        "moved": Vantage(step=r, above=0.0, below=2.0 * r, rate=rate),
-        "replace": Vantage(step=2.0 * r, above=0.0, below=2.0 * r, rate=rate),
+        "zero": Vantage.from_zero(ratio),
+        "moved": Vantage.in_reverse(ratio),
+        "replace": Vantage.of_replace(ratio),
     }
 
 

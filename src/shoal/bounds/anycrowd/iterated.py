@@ -124,6 +124,24 @@ class Vantage:
     below: float
     rate: float
 
+    @classmethod
+    def from_zero(cls, ratio: Lognormal) -> Vantage:
+        """Zero-out, from zero; `ratio` is that of a report that moves from 0, here and below."""
+        r = 1.0 / ratio.scale
+        return cls(step=r, above=-r, below=r, rate=ratio.rate)
+
+    @classmethod
+    def in_reverse(cls, ratio: Lognormal) -> Vantage:
+        """Zero-out, from the place that is left."""
+        r = 1.0 / ratio.scale
+        return cls(step=r, above=0.0, below=2.0 * r, rate=ratio.rate)
+
+    @classmethod
+    def of_replace(cls, ratio: Lognormal) -> Vantage:
+        """Replace, from the place that is left."""
+        r = 1.0 / ratio.scale
+        return cls(step=2.0 * r, above=0.0, below=2.0 * r, rate=ratio.rate)
+
     def term(self, v: float, share: float, edges: FloatArray) -> tuple[FloatArray, FloatArray]:
         """X(v) + v - 1 of one user as points and masses; the last two are X = 0, and a user who is not there.
 
@@ -315,11 +333,8 @@ def replace_prices(ratio: Lognormal, users: int, half: int, budget: float) -> Pr
     Returns:
         Prices at the points of a grid.
     """
-    r = 1.0 / ratio.scale
     # The others may be revealed.
-    prices = _prices(
-        Vantage(step=2.0 * r, above=0.0, below=2.0 * r, rate=ratio.rate), min(users, _REPLACE_USERS_MAX), half, budget
-    )
+    prices = _prices(Vantage.of_replace(ratio), min(users, _REPLACE_USERS_MAX), half, budget)
     # Either end of the move may be the place that is left, so of a price and its mirror image the smaller one holds.
     return smaller_prices(prices, _mirrored(prices))
 
@@ -337,16 +352,14 @@ def sharpened(prices: Prices, ratio: Lognormal, users: int, half: int, budget: f
     Returns:
         Upper bounds on the same prices.
     """
-    r = 1.0 / ratio.scale
-    if r > _STEP_MAX:
+    if 1.0 / ratio.scale > _STEP_MAX:
         return prices
     if users < _USERS_REACH * _ZERO_OUT_USERS_MAX:
-        from_zero = Vantage(step=r, above=-r, below=r, rate=ratio.rate)
-        prices = smaller_prices(prices, _prices(from_zero, min(users, _ZERO_OUT_USERS_MAX), half, budget))
+        few = min(users, _ZERO_OUT_USERS_MAX)
+        prices = smaller_prices(prices, _prices(Vantage.from_zero(ratio), few, half, budget))
     gap = prices.gap[prices.gap > 0.0]
     forward, reverse = prices.at(gap), _mirrored(prices).at(gap)
     # Where no delta is larger in reverse, epsilon is that of the other direction.
     if not np.any((forward > DELTA_MIN) & (reverse > _REVERSE_LEAD * forward)):
         return prices
-    from_moved = Vantage(step=r, above=0.0, below=2.0 * r, rate=ratio.rate)
-    return smaller_prices(prices, _mirrored(_prices(from_moved, users, half, budget)))
+    return smaller_prices(prices, _mirrored(_prices(Vantage.in_reverse(ratio), users, half, budget)))
