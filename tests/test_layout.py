@@ -28,6 +28,7 @@ RANKS = [
     {"bounds.central.switching"},
     {"bounds.anycrowd.prices"},
     {"bounds.central.records"},
+    {"bounds.central.summed"},
     {"bounds.rdp", "bounds.composition"},
     {"bounds.certify", "bounds.anycrowd.mixture", "bounds.anycrowd.thinning"},
     {"bounds.anycrowd.groups", "bounds.anycrowd.iterated"},

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from shoal.mechanisms import Mechanism as Mechanism
     from shoal.mechanisms import PoissonSampling as PoissonSampling
     from shoal.mechanisms import RandomAllocation as RandomAllocation
+    from shoal.mechanisms import SecureSum as SecureSum
     from shoal.mechanisms import SequentialShuffle as SequentialShuffle
     from shoal.mechanisms import Shuffle as Shuffle
     from shoal.mechanisms import ShuffledCheckIn as ShuffledCheckIn
@@ -61,6 +62,7 @@ _HOME = {
             "Mechanism",
             "PoissonSampling",
             "RandomAllocation",
+            "SecureSum",
             "SequentialShuffle",
             "Shuffle",
             "ShuffledCheckIn",

@@ -18,7 +18,7 @@ from shoal.mechanisms import MECHANISMS, Mechanism, Parameter, from_dict, labell
 from shoal.mechanisms.parameter import UNSET
 
 ALL = list(MECHANISMS.values())
-BAD = {"whole": [0, 2.5, "x"], "real": [0.0, -1.0, "x"], "flag": [1, "yes"], "choice": ["nothing", 3]}
+BAD = {"whole": [-1, 2.5, "x"], "real": [0.0, -1.0, "x"], "flag": [1, "yes"], "choice": ["nothing", 3]}
 
 
 def example(cls):
@@ -60,13 +60,14 @@ def test_its_parameters_are_complete(cls):
         assert parameter.help.endswith(".")
         assert parameter.label[0].isupper() or parameter.title
         assert parameter.domain.kind == "flag" or parameter.metavar
-        if parameter.domain.kind != "flag":
+        if parameter.slider is not None:
             first, last = parameter.slider
             assert first <= parameter.example <= last
         value = getattr(m, parameter.name)
         assert (f"{parameter.words} = {parameter.written(value)}" in m.settings) == parameter.is_written(value)
         if parameter.is_silent:
-            assert f"{parameter.words} = 2" in m.replace(**{parameter.name: 2}).settings
+            number = 2 if parameter.domain.kind == "whole" else 0.5
+            assert f"{parameter.words} = {number}" in m.replace(**{parameter.name: number}).settings
     for parameter in parameters_of(cls):
         for value in BAD[parameter.domain.kind]:
             with pytest.raises((ValueError, TypeError), match=rf"^{parameter.name} must"):

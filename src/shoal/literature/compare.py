@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from shoal import _validate
@@ -14,7 +15,15 @@ from shoal.literature.clones import clones_gaussian
 from shoal.literature.composition import epsilon_from_rdp
 from shoal.literature.partitions import shuffle_rdp
 from shoal.literature.sampling import theorem2
-from shoal.mechanisms import LocalGaussian, Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle
+from shoal.mechanisms import (
+    LocalGaussian,
+    Mechanism,
+    PoissonSampling,
+    SecureSum,
+    Shuffle,
+    ShuffledCheckIn,
+    SubsampledShuffle,
+)
 
 PAPER_ORDERS = range(2, 31)
 """The orders that the paper evaluates."""
@@ -40,14 +49,16 @@ class Comparison:
     note: str = ""
     side: Literal["upper", "lower"] = "upper"
     """"lower" for an attack, which is no guarantee but limits all of them."""
+    deployment: str = ""
+    """Where the row is about the same noise under other trust: which."""
 
 
 def compare(mechanism: Mechanism, *, delta: float, rounds: int = 1) -> list[Comparison]:
     """Return epsilon by every method that applies to the mechanism.
 
-    Rows named "tight" are certified intervals of this package, also the row without a shuffler. The paper's theorems
-    cover one direction and its idealised crowd, through Rényi DP. Clones hold for any crowd, with a sensitivity of 2
-    in the local calibration, and are composed as approximate DP.
+    Rows named "tight" are certified intervals of this package, also those of the same noise under other trust
+    (`deployments`). The paper's theorems cover one direction and its idealised crowd, through Rényi DP. Clones hold for
+    any crowd, with a sensitivity of 2 in the local calibration, and are composed as approximate DP.
 
     Args:
       mechanism: One round.
@@ -61,6 +72,8 @@ def compare(mechanism: Mechanism, *, delta: float, rounds: int = 1) -> list[Comp
     >>> for row in compare(Shuffle(users=60_000, sigma=9.48), delta=1 / 60_000, rounds=7):
     ...     print(f"{row.method} ({row.crowd}): {row.epsilon:.4f}")
     tight, no shuffler (any): 1.0097
+    tight, secure sum (any): 0.0020
+    tight, central noise (any): 0.0020
     paper, Theorem 1 (identical): 0.2282
     clones (any): 1.4306
     Rényi DP, all orders (identical): 0.0025
@@ -72,14 +85,14 @@ def compare(mechanism: Mechanism, *, delta: float, rounds: int = 1) -> list[Comp
     count = _validate.rounds(rounds)
     m = mechanism
     rows = []
-    if not isinstance(m, LocalGaussian):
-        local = LocalGaussian(sigma=m.sigma, adjacency=m.adjacency)
-        rows.append(_certified_row("tight, no shuffler", "any", local.epsilon(delta=delta, rounds=count)))
-    if isinstance(m, tuple(THEOREM)):
+    for name, deployed in deployments(m).items():
+        row = _certified_row(f"tight, {name}", "any", deployed.epsilon(delta=delta, rounds=count), deployed.trust)
+        rows.append(replace(row, deployment=name))
+    if isinstance(m, tuple(THEOREM)) and not _is_beyond_theorems(m):
         epsilon = epsilon_from_rdp(curve=lambda k: paper_rdp(m, k), orders=PAPER_ORDERS, delta=delta, rounds=count)
         name, note = f"paper, {THEOREM[type(m)]}", "Rényi DP, orders up to 30, one direction"
         rows.append(Comparison(method=name, crowd="identical", epsilon=epsilon, note=note))
-    if isinstance(m, (Shuffle, ShuffledCheckIn)):
+    if isinstance(m, (Shuffle, ShuffledCheckIn)) and not _is_beyond_theorems(m):
         # Where its conditions do not hold the row stays and says why: a missing row would look like a good one.
         try:
             note = "approximate DP, sensitivity 2"
@@ -91,10 +104,10 @@ def compare(mechanism: Mechanism, *, delta: float, rounds: int = 1) -> list[Comp
     crowd = "identical" if crowded else "none needed"
     by_rdp = exact.epsilon(delta=delta, rounds=count, method="rdp")
     rows.append(Comparison(method="Rényi DP, all orders", crowd=crowd, epsilon=by_rdp.upper, note="both directions"))
-    rows.append(_certified_row("tight", crowd, exact.epsilon(delta=delta, rounds=count)))
+    rows.append(_certified_row("tight", crowd, exact.epsilon(delta=delta, rounds=count), m.trust))
     if crowded:
         safe = m.replace(crowd="any").epsilon(delta=delta, rounds=count)
-        rows.append(_certified_row("tight", "any", safe))
+        rows.append(_certified_row("tight", "any", safe, m.trust))
         worst = "all others opposite" if m.adjacency == "zero-out" else "the worse of opposite and identical"
         note = f"{worst}: no guarantee for any crowd can be below"
         rows.append(
@@ -103,10 +116,45 @@ def compare(mechanism: Mechanism, *, delta: float, rounds: int = 1) -> list[Comp
     return rows
 
 
-def _certified_row(method: str, crowd: str, epsilon: Interval) -> Comparison:
-    return Comparison(
-        method=method, crowd=crowd, epsilon=epsilon.upper, lower=epsilon.lower, note="certified, both directions"
-    )
+def deployments(mechanism: Mechanism) -> dict[str, Mechanism]:
+    """The same noise in the sum of a round, under other trust than the mechanism's own.
+
+    Each report has noise sigma, so that the sum of n reports has sigma sqrt(n): a trusted server adds that at once.
+    Users who are corrupt, or drop out, take their noise with them, except where the server adds it.
+
+    Args:
+      mechanism: A mechanism whose users add the noise.
+
+    Returns:
+      Mechanisms by what they are called: without a shuffler, and for all users or coins also by a secure sum and with
+      central noise.
+
+    >>> from shoal import Shuffle
+    >>> list(deployments(Shuffle(users=100, sigma=2.0)))
+    ['no shuffler', 'secure sum', 'central noise']
+    """
+    m, named = mechanism, dict[str, Mechanism]()
+    if isinstance(m, LocalGaussian):
+        return named
+    named["no shuffler"] = LocalGaussian(sigma=m.sigma, adjacency=m.adjacency)
+    if isinstance(m, (Shuffle, ShuffledCheckIn)):
+        rate, noise = m.participation, m.sigma * math.sqrt(m.expected_reports(m.users))
+        named["secure sum"] = SecureSum(
+            users=m.users, sigma=m.sigma, rate=rate, corrupt=m.corrupt, adjacency=m.adjacency
+        )
+        if noise <= _validate.SIGMA_RANGE[1]:
+            named["central noise"] = PoissonSampling(rate=rate, sigma=noise, adjacency=m.adjacency)
+    return named
+
+
+def _is_beyond_theorems(m: Mechanism) -> bool:
+    """Whether the theorems of others do not speak of the mechanism: they know no corrupt users."""
+    return bool(getattr(m, "corrupt", 0))
+
+
+def _certified_row(method: str, crowd: str, epsilon: Interval, trust: str) -> Comparison:
+    note = f"certified, both directions; {trust}"
+    return Comparison(method=method, crowd=crowd, epsilon=epsilon.upper, lower=epsilon.lower, note=note)
 
 
 @functools.lru_cache(maxsize=1024)

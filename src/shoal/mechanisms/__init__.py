@@ -2,6 +2,7 @@
 
     base.py        `Mechanism`: its questions, and what a class says about itself
     parameter.py   `Parameter`: the name, domain, words, option and slider of a field, declared once
+    summed.py      users add the noise, and the server sees the sum alone: `SecureSum`
     shuffled.py    users add the noise: `LocalGaussian`, `Shuffle`, `SequentialShuffle` ...
     ordered.py     the rounds of an epoch in a secret order, for both
     central.py     a trusted server adds it: `BallsAndBins`, `PoissonSampling`, `FixedBatch`, `RandomAllocation` ...
@@ -34,8 +35,12 @@ of any dimension; sigma is the noise multiplier. Nobody but the user sees x_i or
   of noisy updates would): that reveals which report was its own.
 - A vector must not depend on other reports of the same round.
 
-Every number covers both directions, D(P||Q) and D(Q||P). `users` counts those who follow the protocol: whoever adds
-no noise hides nobody, and is not counted.
+Every number covers both directions, D(P||Q) and D(Q||P).
+
+*Corrupt users* add no noise and tell the server what they hold: they hide nobody. `users` counts all, and `corrupt`
+those among them; only the rest, `honest`, counts. Users whose noise has another sigma count as corrupt, because the
+bounds here are for one sigma. Where a trusted server adds the noise no other record is relied upon, so none can be
+corrupt.
 """
 
 from typing import Any
@@ -70,6 +75,7 @@ from shoal.mechanisms.shuffled import (
     ShuffledMechanism,
     SubsampledShuffle,
 )
+from shoal.mechanisms.summed import SecureSum
 
 __all__ = [
     "COUNT",
@@ -92,6 +98,7 @@ __all__ = [
     "PoissonSampling",
     "RandomAllocation",
     "SamplingScheme",
+    "SecureSum",
     "SequentialShuffle",
     "Shuffle",
     "ShuffledCheckIn",

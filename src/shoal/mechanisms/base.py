@@ -77,6 +77,9 @@ class Mechanism:
     protocol: ClassVar[str] = ""
     """Who must follow the protocol, and in what."""
 
+    model: ClassVar[Model] = "Local"
+    """The deployment model, as registries call it."""
+
     noise_by: ClassVar[NoiseBy] = "users"
     """Whether each user adds noise to its own vector, or a trusted server adds it to a sum."""
 
@@ -420,8 +423,9 @@ class Mechanism:
 
     def run(self, rounds: int) -> Rounds:
         """Some rounds of this mechanism, for a `Statement`."""
-        model: Model = "Central" if self.noise_by == "server" else "Shuffle" if self.is_shuffled else "Local"
-        return Rounds(label=self.label, settings=self.settings, rounds=rounds, mechanism=self.to_dict(), model=model)
+        return Rounds(
+            label=self.label, settings=self.settings, rounds=rounds, mechanism=self.to_dict(), model=self.model
+        )
 
     def caution(self, *, delta: float, epsilon: Interval, rounds: int = 1) -> str:
         """A sentence about a number that others would give for this mechanism and that is wrong.

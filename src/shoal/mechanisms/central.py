@@ -38,6 +38,7 @@ from shoal.mechanisms.base import Mechanism, NoiseBy, SamplingScheme
 from shoal.mechanisms.ordered import sequential_attacks, sequential_round
 from shoal.mechanisms.parameter import COUNT, FLAG, PROBABILITY, ROUND_COUNT, Parameter, count_up_to
 from shoal.query import Bounds
+from shoal.records import Model
 
 STEPS = Parameter(
     domain=COUNT, words="steps an epoch", metavar="T", help="Steps in an epoch.", example=1_000, slider=(1, 1e6)
@@ -71,6 +72,7 @@ class CentralMechanism(Mechanism):
     trust: ClassVar[str] = "the server that holds the data is trusted, the public is not"
     protocol: ClassVar[str] = "the server samples and adds noise as described"
     noise_by: ClassVar[NoiseBy] = "server"
+    model: ClassVar[Model] = "Central"
 
     @property
     def assumption(self) -> str:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from shoal import _validate
-from shoal.errors import InvalidType
+from shoal.errors import InvalidInput, InvalidType
 from shoal.formatting import short
 
 Kind = Literal["whole", "real", "flag", "choice"]
@@ -76,11 +76,25 @@ ROUND_COUNT = Domain(
     allowed="a whole number from 1 to 10^12",
     check=lambda name, value: _validate.rounds(value, name),
 )
+COUNT_FROM_0 = Domain(
+    kind="whole",
+    allowed="a whole number from 0 to 10^15",
+    check=lambda name, value: _validate.integer(name, value, minimum=0, maximum=_validate.USERS_MAX),
+)
 PROBABILITY = Domain(
     kind="real", allowed="a number above 0 and at most 1", check=lambda name, value: _validate.rate(value, name)
 )
 NOISE = Domain(kind="real", allowed="a number from 1e-4 to 1e9", check=lambda name, value: _validate.sigma(value, name))
 FLAG = Domain(kind="flag", allowed="True or False", check=_flag)
+
+
+def optional(domain: Domain) -> Domain:
+    """The domain with None added, which stands for no value."""
+
+    def check(name: str, value: Any) -> Any:
+        return None if value is None else domain.check(name, value)
+
+    return dataclasses.replace(domain, allowed=f"{domain.allowed}, or None", check=check)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,8 +157,37 @@ class Parameter:
         """A value of the parameter in a sentence."""
         if self.domain.kind == "flag":
             return "yes" if value else "no"
+        if value is None:
+            return "all"
         # More noise is more private, so sigma may be rounded up; a larger rate is less private: it is written in full.
         return repr(value) if self.domain is PROBABILITY else short(value, 10)
+
+
+USERS = Parameter(domain=COUNT, words="users", metavar="N", help="Number of users.", example=60_000, slider=(1, 1e9))
+CORRUPT = Parameter(
+    domain=COUNT_FROM_0,
+    words="corrupt users",
+    metavar="C",
+    help="Users among them who add no noise and tell the server what they hold.",
+    default=0,
+    is_silent=True,
+    absent=0,
+    example=0,
+)
+
+
+def check_corrupt(corrupt: int, users: int) -> None:
+    """Nothing, unless all users are corrupt.
+
+    Args:
+        corrupt: The number of corrupt users.
+        users: The number of all users, the corrupt among them.
+
+    Raises:
+        InvalidInput: If no user is honest.
+    """
+    if corrupt >= users:
+        raise InvalidInput(f"corrupt must be below users ({users}), got {corrupt}")
 
 
 def parameters_of(cls: type[Any]) -> tuple[Parameter, ...]:

@@ -1,6 +1,6 @@
 """All mechanisms, in one list; nothing else adds to it.
 
-A new mechanism is a class in `shuffled.py` or `central.py`, and its name here.
+A new mechanism is a class in `shuffled.py`, `summed.py` or `central.py`, and its name here.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from shoal.mechanisms.base import Mechanism
 from shoal.mechanisms.central import BallsAndBins, FixedBatch, PoissonSampling, RandomAllocation, ShuffledEpochs
 from shoal.mechanisms.parameter import UNSET, parameters_of
 from shoal.mechanisms.shuffled import LocalGaussian, SequentialShuffle, Shuffle, ShuffledCheckIn, SubsampledShuffle
+from shoal.mechanisms.summed import SecureSum
 
 MECHANISMS: dict[str, type[Mechanism]] = {
     cls.__name__: cls
@@ -23,6 +24,7 @@ MECHANISMS: dict[str, type[Mechanism]] = {
         SequentialShuffle,
         SubsampledShuffle,
         ShuffledCheckIn,
+        SecureSum,
         BallsAndBins,
         PoissonSampling,
         FixedBatch,

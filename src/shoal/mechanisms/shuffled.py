@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, get_args
+from typing import TYPE_CHECKING, ClassVar, get_args
 
 from shoal import _validate
 from shoal.bounds.anycrowd.exchange import Exchange
 from shoal.bounds.anycrowd.opposite import Opposite
 from shoal.bounds.anycrowd.replace import Replace
 from shoal.bounds.anycrowd.sequential import Sequential
+from shoal.bounds.central.records import Labelled, LabelledUpper
+from shoal.bounds.central.summed import TAIL_CUT, last_likely
 from shoal.bounds.ratio import Lognormal
 from shoal.bounds.round import Identical, Round
 from shoal.errors import InvalidInput
 from shoal.mechanisms.base import Crowd, Mechanism, SamplingScheme
 from shoal.mechanisms.central import FixedBatch
 from shoal.mechanisms.ordered import sequential_attacks
-from shoal.mechanisms.parameter import COUNT, PROBABILITY, Parameter, choice_of
+from shoal.mechanisms.parameter import CORRUPT, COUNT, PROBABILITY, USERS, Parameter, check_corrupt, choice_of
+from shoal.records import Model
 
-USERS = Parameter(domain=COUNT, words="users", metavar="N", help="Number of users.", example=60_000, slider=(1, 1e9))
 CROWD = Parameter(domain=choice_of(*get_args(Crowd)), default="any")
 
 
@@ -50,8 +52,22 @@ class ShuffledMechanism(Mechanism):
 
     trust: ClassVar[str] = "the shuffler is trusted, the server is not"
     protocol: ClassVar[str] = "all users counted add their noise as described"
+    model: ClassVar[Model] = "Shuffle"
     is_shuffled: ClassVar[bool] = True
     crowd_matters: ClassVar[bool] = True
+
+    if TYPE_CHECKING:
+        users: int
+        corrupt: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_corrupt(self.corrupt, self.users)
+
+    @property
+    def honest(self) -> int:
+        """The number of users who are not corrupt: all others are revealed."""
+        return self.users - self.corrupt
 
     @property
     def assumption(self) -> str:
@@ -103,14 +119,15 @@ class Shuffle(ShuffledMechanism):
 
     users: int = USERS.field()
     crowd: Crowd = CROWD.field()
+    corrupt: int = CORRUPT.field()
 
     label: ClassVar[str] = "shuffle"
 
     def identical_round(self) -> Identical:
-        return Identical(ratio=Lognormal(scale=self.scale), users=self.users)
+        return Identical(ratio=Lognormal(scale=self.scale), users=self.honest)
 
     def any_crowd_round(self) -> Exchange:
-        return Exchange(ratio=Lognormal(scale=self.sigma), users=self.users)
+        return Exchange(ratio=Lognormal(scale=self.sigma), users=self.honest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,21 +149,22 @@ class SequentialShuffle(ShuffledMechanism):
 
     users: int = USERS.field()
     crowd: Crowd = CROWD.field()
+    corrupt: int = CORRUPT.field()
 
     label: ClassVar[str] = "sequential"
     protocol: ClassVar[str] = "all users counted add their noise as described and react only to what is published"
     trust: ClassVar[str] = "whoever keeps the order secret is trusted, the server is not"
 
     def identical_round(self) -> Identical:
-        return Identical(ratio=Lognormal(scale=self.scale), users=self.users)
+        return Identical(ratio=Lognormal(scale=self.scale), users=self.honest)
 
     def any_crowd_round(self) -> Sequential:
-        return Sequential(ratio=Lognormal(scale=self.sigma), users=self.users)
+        return Sequential(ratio=Lognormal(scale=self.sigma), users=self.honest)
 
     def attack_rounds(self) -> tuple[Round, ...]:
         if self.crowd == "identical":
             return (self.identical_round(),)
-        adaptive = sequential_attacks(sigma=self.sigma, steps=self.users, adjacency=self.adjacency)
+        adaptive = sequential_attacks(sigma=self.sigma, steps=self.honest, adjacency=self.adjacency)
         return (self.identical_round(), *adaptive)
 
 
@@ -157,6 +175,12 @@ class SubsampledShuffle(ShuffledMechanism):
     Who sends what: each sampled user its report. Who sees what: the server sees the multiset of
     `sample` reports, not who was sampled. Who is trusted: the shuffler, and whoever draws the
     sample, to draw it uniformly and to keep it secret.
+
+    With `corrupt` users the number H of honest ones in a sample is public. Reveal some honest users at random, drawn or
+    not, until `fewest` that were drawn, of n' = floor(fewest / most * honest), are left: user 1 is still drawn with its
+    chance H / honest, at most `fewest / n'`, and the positive part of P - t Q, t >= 1, rises with that chance. So
+    each H between `fewest` and `most` is at most as revealing as `fewest` of n' users; other H are less likely than
+    1e-29, and count as complete exposure.
 
     >>> m = SubsampledShuffle(users=60_000, sample=6_000, sigma=5.0, crowd="identical")
     >>> m.epsilon(delta=1e-5, rounds=100).upper < 0.02
@@ -173,6 +197,7 @@ class SubsampledShuffle(ShuffledMechanism):
         slider=(1, 1e8),
     ).field()
     crowd: Crowd = CROWD.field()
+    corrupt: int = CORRUPT.field()
 
     label: ClassVar[str] = "subsampled"
     trust: ClassVar[str] = "the shuffler and the sampler are trusted, the server is not"
@@ -193,6 +218,10 @@ class SubsampledShuffle(ShuffledMechanism):
         return float(self.sample)
 
     def identical_round(self) -> Identical:
+        if self.corrupt:
+            # From below: the most honest users, and the least chance.
+            fewest, most = self._honest_in_sample()
+            return Identical(ratio=Lognormal(scale=self.scale), users=most, weight=fewest / self.honest)
         return Identical(ratio=Lognormal(scale=self.scale), users=self.sample, weight=self.participation)
 
     def any_crowd_round(self) -> Exchange:
@@ -200,18 +229,33 @@ class SubsampledShuffle(ShuffledMechanism):
 
     def _batch_of_one(self) -> FixedBatch | None:
         """The mechanism that draws one report, of any crowd, whose pair is known exactly; None where this is not it."""
-        if self.sample > 1 or self.users == 1 or self.crowd != "any":
+        if self.sample > 1 or self.users == 1 or self.crowd != "any" or self.corrupt:
             return None
         batch = FixedBatch(records=self.users, batch=1, sigma=self.sigma, adjacency=self.adjacency)
         return batch if batch.upper_round().is_in_range else None
 
+    def _honest_in_sample(self) -> tuple[int, int]:
+        """The fewest and the most honest users in a sample, but for cases that hardly ever happen."""
+        ends = (last_likely(self.sample, self.honest / self.users, rises=rises) for rises in (False, True))
+        fewest, most = next(ends), next(ends)
+        return max(fewest, self.sample - self.corrupt, 1), min(most, self.honest)
+
     def upper_round(self) -> Round:
         batch = self._batch_of_one()
-        return super().upper_round() if batch is None else batch.upper_round()
+        if not self.corrupt:
+            return super().upper_round() if batch is None else batch.upper_round()
+        fewest, most = self._honest_in_sample()
+        hidden = replace(self, corrupt=0, users=fewest * self.honest // most, sample=fewest)
+        kind = Labelled if self.crowd == "identical" else LabelledUpper
+        # Both tails, unless they are impossible.
+        return kind(scale=self.scale, parts=((1.0, hidden.upper_round()),), lost=4.0 * TAIL_CUT)
 
     def attack_rounds(self) -> tuple[Round, ...]:
         batch = self._batch_of_one()
-        return super().attack_rounds() if batch is None else batch.attack_rounds()
+        if not self.corrupt:
+            return super().attack_rounds() if batch is None else batch.attack_rounds()
+        exact = self.identical_round()
+        return (Labelled(scale=self.scale, parts=((1.0 - 4.0 * TAIL_CUT, exact),)),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,6 +282,7 @@ class ShuffledCheckIn(ShuffledMechanism):
         slider=(1e-4, 1),
     ).field()
     crowd: Crowd = CROWD.field()
+    corrupt: int = CORRUPT.field()
 
     label: ClassVar[str] = "check-in"
     protocol: ClassVar[str] = "all users counted toss their coins and add their noise as described"
@@ -248,7 +293,7 @@ class ShuffledCheckIn(ShuffledMechanism):
         return self.rate
 
     def identical_round(self) -> Identical:
-        return Identical(ratio=Lognormal(scale=self.scale, rate=self.rate), users=self.users)
+        return Identical(ratio=Lognormal(scale=self.scale, rate=self.rate), users=self.honest)
 
     def any_crowd_round(self) -> Exchange:
-        return Exchange(ratio=Lognormal(scale=self.sigma, rate=self.rate), users=self.users)
+        return Exchange(ratio=Lognormal(scale=self.sigma, rate=self.rate), users=self.honest)

@@ -74,6 +74,7 @@ import functools
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import ClassVar
 
 import numpy as np
 from scipy import special
@@ -407,12 +408,14 @@ class Labelled(Round):
     """One of several rounds, drawn at random; which one is public. `lost` is the probability of complete exposure.
 
     What is missing of all weights is a round in which nothing happens. `scale` is that of one plain report of which the
-    whole round is post-processing, also where more is lost than any part shows.
+    whole round is post-processing, also where more is lost than any part shows. `coarse` are fewer parts from above,
+    for moments.
     """
 
     scale: float
     parts: tuple[tuple[float, Round], ...]
     lost: float = 0.0
+    coarse: tuple[tuple[float, Round], ...] = ()
 
     @property
     def is_in_range(self) -> bool:
@@ -433,13 +436,18 @@ class Labelled(Round):
     def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
         pairs = [(weight, part.pair(half, budget, side, direction)) for weight, part in self.parts]
         sign = 1.0 if side == "upper" else -1.0
-        loss = np.concatenate([pair.loss for _, pair in pairs])
+        nothing: list[FloatArray] = [np.zeros(0)]
+        loss = np.concatenate(nothing + [pair.loss for _, pair in pairs])
         # Products with the weights are rounded.
-        top = np.concatenate([weight * pair.top for weight, pair in pairs]) * (1.0 + sign * 4.0 * UNIT)
+        top = np.concatenate(nothing + [weight * pair.top for weight, pair in pairs]) * (1.0 + sign * 4.0 * UNIT)
         infinite = math.fsum(weight * pair.infinite for weight, pair in pairs)
         if side == "upper":
             rest = max(0.0, 1.0 - self.lost - float(top.sum())) * ROUNDED_UP
-            loss, top, infinite = np.append(loss, 0.0), np.append(top, rest), (infinite + self.lost) * ROUNDED_UP
+            infinite = (infinite + self.lost) * ROUNDED_UP
+        else:
+            # What an attacker ignores: the same under P and Q.
+            rest = max(0.0, 1.0 - self.lost - math.fsum(weight for weight, _ in pairs)) * (1.0 - 4.0 * UNIT)
+        loss, top = np.append(loss, 0.0), np.append(top, rest)
         occupied = top > 0.0
         loss, top = loss[occupied], top[occupied]
         order = np.argsort(loss, kind="stable")
@@ -452,19 +460,34 @@ class Labelled(Round):
 
     def limited(self) -> Labelled:
         parts = tuple((weight, part.limited()) for weight, part in self.parts)
-        return replace(self, parts=parts, scale=min(self.scale, *(part.ratio.scale for _, part in parts)))
+        coarse = tuple((weight, part.limited()) for weight, part in self.coarse)
+        return replace(
+            self, parts=parts, coarse=coarse, scale=min([self.scale, *(part.ratio.scale for _, part in parts)])
+        )
 
     def log_moments(self, orders: FloatArray, direction: Direction, *, quick: bool = False) -> FloatArray:
-        """Log-moments of the mixture, or of one plain report where complete exposure is possible."""
-        if self.lost > 0.0:
-            return self.ratio.log_moments(orders)
-        logs = np.stack([part.log_moments(orders, direction, quick=quick) for _, part in self.parts])
+        """Log-moments of the mixture; what is lost counts as one plain report."""
+        local = self.ratio.log_moments(orders)
+        parts = self.coarse or self.parts
+        logs = [part.log_moments(orders, direction, quick=quick) for _, part in parts]
         # E[S^L] - 1 is the mean over parts; a few units more than its rounding.
-        excess = sum(
-            weight * np.expm1(np.minimum(log, 700.0)) for (weight, _), log in zip(self.parts, logs, strict=True)
-        )
-        largest: FloatArray = logs.max(axis=0)
-        return np.where(largest < 600.0, np.log1p(excess) * (1.0 + 64.0 * UNIT), largest)
+        with np.errstate(divide="ignore"):
+            weights = np.log(np.array([*(weight for weight, _ in parts), self.lost]))[:, None]
+            stacked = np.stack([*logs, local])
+            excess = special.logsumexp(weights + stacked + np.log(-np.expm1(-stacked)), axis=0)
+        mixed: FloatArray = np.logaddexp(0.0, excess) * (1.0 + 64.0 * UNIT)
+        return np.minimum(mixed, local)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelledUpper(Labelled):
+    """The same where a round is known from above only."""
+
+    is_upper_only: ClassVar[bool] = True
+
+    def own_report(self) -> Round:
+        parts = tuple((weight, part.own_report()) for weight, part in self.parts)
+        return Labelled(scale=self.scale, parts=parts, lost=self.lost)
 
 
 def labelled(scale: float, drawn: DrawnRecords, *, replaced: bool) -> Round:

@@ -48,7 +48,8 @@ def compare_command(
     m = described.mechanism(adjacency)
     with screen.working(described.label):
         methods = compare(m, delta=small, rounds=count)
-    smallest = min(row.epsilon for row in methods if row.epsilon is not None)
+    # Under other trust the same noise is another mechanism.
+    smallest = min(row.epsilon for row in methods if row.epsilon is not None and not row.deployment)
     rows = [
         {**vars(row), "ratio": row.epsilon / smallest if row.epsilon is not None and smallest else None}
         for row in methods
@@ -57,6 +58,11 @@ def compare_command(
         "Rows named tight come from one method, the certified interval of this package. Rows with different crowds "
         "answer different questions: only 'any' holds whatever the other users hold."
     ]
+    if any(row.deployment == "secure sum" for row in methods):
+        sentences.append(
+            "The same noise in the sum under other trust: without a shuffler, by a secure sum of which no share is "
+            "lost, and added by a trusted server."
+        )
     if not any(row.method == "clones" for row in methods):
         sentences.append(f"Left out: clones, of which this package knows no version for {m.label}.")
     view.View(
