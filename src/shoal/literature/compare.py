@@ -136,20 +136,20 @@ def deployments(mechanism: Mechanism) -> dict[str, Mechanism]:
     m, named = mechanism, dict[str, Mechanism]()
     if isinstance(m, LocalGaussian):
         return named
-    named["no shuffler"] = LocalGaussian(sigma=m.sigma, adjacency=m.adjacency)
+    # k reports of one person move their sum by up to k, with noise sigma sqrt(k).
+    sigma = m.sigma / math.sqrt(m.reports_per_user) if isinstance(m, Shuffle) else m.sigma
+    named["no shuffler"] = LocalGaussian(sigma=sigma, adjacency=m.adjacency)
     if isinstance(m, (Shuffle, ShuffledCheckIn)):
-        rate, noise = m.participation, m.sigma * math.sqrt(m.expected_reports(m.users))
-        named["secure sum"] = SecureSum(
-            users=m.users, sigma=m.sigma, rate=rate, corrupt=m.corrupt, adjacency=m.adjacency
-        )
+        rate, noise = m.participation, sigma * math.sqrt(m.participation * m.users)
+        named["secure sum"] = SecureSum(users=m.users, sigma=sigma, rate=rate, corrupt=m.corrupt, adjacency=m.adjacency)
         if noise <= _validate.SIGMA_RANGE[1]:
             named["central noise"] = PoissonSampling(rate=rate, sigma=noise, adjacency=m.adjacency)
     return named
 
 
 def _is_beyond_theorems(m: Mechanism) -> bool:
-    """Whether the theorems of others do not speak of the mechanism: they know no corrupt users."""
-    return bool(getattr(m, "corrupt", 0))
+    """Whether theorems of others do not speak of it: they know no corrupt users, and one report of each."""
+    return bool(getattr(m, "corrupt", 0)) or getattr(m, "reports_per_user", 1) > 1
 
 
 def _certified_row(method: str, crowd: str, epsilon: Interval, trust: str) -> Comparison:

@@ -10,15 +10,27 @@ from shoal.bounds.anycrowd.exchange import Exchange
 from shoal.bounds.anycrowd.opposite import Opposite
 from shoal.bounds.anycrowd.replace import Replace
 from shoal.bounds.anycrowd.sequential import Sequential
-from shoal.bounds.central.records import Labelled, LabelledUpper
+from shoal.bounds.central.attacks import Allocation
+from shoal.bounds.central.records import RECORDS_MAX, Labelled, LabelledUpper
 from shoal.bounds.central.summed import TAIL_CUT, last_likely
+from shoal.bounds.composition import Parts
 from shoal.bounds.ratio import Lognormal
 from shoal.bounds.round import Identical, Round
 from shoal.errors import InvalidInput
 from shoal.mechanisms.base import Crowd, Mechanism, SamplingScheme
 from shoal.mechanisms.central import FixedBatch
 from shoal.mechanisms.ordered import sequential_attacks
-from shoal.mechanisms.parameter import CORRUPT, COUNT, PROBABILITY, USERS, Parameter, check_corrupt, choice_of
+from shoal.mechanisms.parameter import (
+    CORRUPT,
+    COUNT,
+    PROBABILITY,
+    USERS,
+    Parameter,
+    check_corrupt,
+    choice_of,
+    count_up_to,
+)
+from shoal.query import Bounds
 from shoal.records import Model
 
 CROWD = Parameter(domain=choice_of(*get_args(Crowd)), default="any")
@@ -109,6 +121,12 @@ class Shuffle(ShuffledMechanism):
     times or order. Who is trusted: the shuffler, to permute and not to collude with the server.
     If users drop out, `users` is the smallest number of reports that are sure to arrive.
 
+    With `reports_per_user` = k > 1 each user sends exactly k reports (padded with zero vectors), all of which change,
+    and all users * k reports are mixed. From above: a server that learns which are everybody's first reports, second
+    reports and so on is left with k rounds of one report each, for any crowd. For an identical one that is the bound of
+    `RandomAllocation` with k picks of users * k steps. From below: k of all reports stand elsewhere
+    (`central.attacks.Allocation`).
+
     >>> m = Shuffle(users=60_000, sigma=9.48, crowd="identical")
     >>> eps = m.epsilon(delta=1 / 60_000)
     >>> eps.lower < 0.00059456 < eps.upper < 0.00059516
@@ -120,8 +138,44 @@ class Shuffle(ShuffledMechanism):
     users: int = USERS.field()
     crowd: Crowd = CROWD.field()
     corrupt: int = CORRUPT.field()
+    reports_per_user: int = Parameter(
+        domain=count_up_to(RECORDS_MAX),
+        words="reports per user",
+        metavar="K",
+        help="Reports that each user sends in a round.",
+        default=1,
+        is_silent=True,
+        absent=1,
+        example=1,
+        slider=(1, RECORDS_MAX),
+    ).field()
 
     label: ClassVar[str] = "shuffle"
+
+    @property
+    def person(self) -> str:
+        return f"one person with {self.reports_per_user:,} reports a round" if self.reports_per_user > 1 else ""
+
+    def expected_reports(self, users: int) -> float:
+        return float(users * self.reports_per_user)
+
+    def bounds(self, rounds: int) -> Bounds:
+        if self.reports_per_user == 1:
+            return super().bounds(rounds)
+        upper: Parts = ((self.upper_round(), rounds * self.reports_per_user),)
+        # Others hold what the user holds in Q, which is also the identical crowd. With one user nothing is hidden.
+        if self.honest == 1:
+            return Bounds(upper=upper, attacks=(((self.identical_round(), rounds * self.reports_per_user),),))
+        attacks = (
+            Allocation(
+                scale=self.scale,
+                steps=self.honest * self.reports_per_user,
+                picks=self.reports_per_user,
+                clipped=clipped,
+            )
+            for clipped in (True, False)
+        )
+        return Bounds(upper=upper, attacks=tuple(((attack, rounds),) for attack in attacks))
 
     def identical_round(self) -> Identical:
         return Identical(ratio=Lognormal(scale=self.scale), users=self.honest)
