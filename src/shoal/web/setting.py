@@ -117,7 +117,7 @@ class Setting:
 
 def parameters(kind: str) -> tuple[str, ...]:
     """The parameters of a mechanism, the noise last, and those that every question has."""
-    return (*(parameter.name for parameter in KINDS[kind].parameters()), *SHARED)
+    return (*(p.name for p in KINDS[kind].parameters() if p.name in FIELDS or p.is_required), *SHARED)
 
 
 def read(state: Mapping[str, str]) -> Setting:
