@@ -318,3 +318,28 @@ def test_bad_questions_are_refused():
         accountant.get_delta(-1.0)
     with pytest.raises(TypeError, match="DpEvent"):
         accountant.compose(CHECK_IN)
+
+
+def test_a_person_with_several_records():
+    """Events of dp_accounting's own; a plain Gaussian is all records in every batch."""
+    gaussian = dp_accounting.GaussianDpEvent(1.0)
+    step = dp_accounting.PoissonSampledDpEvent(0.0064, gaussian)
+    relation = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+    person = ShuffleAccountant(relation, records_per_user=2).compose(step, 782)
+    expected = shoal.PoissonSampling(rate=0.0064, sigma=1.0, records_per_user=2).epsilon(delta=1e-6, rounds=782)
+    assert person.get_epsilon(1e-6) == expected.upper
+    assert 2.53199 in expected
+    shift = ShuffleAccountant(relation, records_per_user=2).compose(gaussian)
+    assert shift.get_epsilon(1e-6) == pytest.approx(shoal.LocalGaussian(sigma=0.5).epsilon(delta=1e-6).upper)
+    drawn = dp_accounting.SampledWithoutReplacementDpEvent(1_000, 10, gaussian)
+    batch = ShuffleAccountant(records_per_user=3).compose(drawn, 5)
+    m = shoal.FixedBatch(records=1_000, batch=10, sigma=1.0, records_per_user=3)
+    assert batch.get_epsilon(1e-6) == m.epsilon(delta=1e-6, rounds=5).upper
+    assert ShuffleAccountant(records_per_user=3).supports(event(m))
+    assert not ShuffleAccountant(records_per_user=3).supports(event(m.replace(records_per_user=2)))
+
+
+def test_a_person_exported_as_a_distribution():
+    m = shoal.PoissonSampling(rate=0.1, sigma=2.0, records_per_user=3)
+    exported = m.pld().get_epsilon_for_delta(1e-5)
+    assert m.epsilon(delta=1e-5).upper <= exported * (1 + 1e-6) <= m.epsilon(delta=1e-5).upper * 1.01

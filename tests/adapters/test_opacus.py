@@ -600,3 +600,29 @@ def test_data_loaders_of_which_nothing_is_known_are_refused():
     ]:
         with pytest.raises(ValueError, match=message):
             integration.sampling_of(DataLoader(data, batch_size=10, sampler=sampler), sigma=1.0)
+
+
+@pytest.mark.parametrize("sampling", ["poisson", "fixed-batch"])
+def test_a_person_with_several_records(sampling):
+    accountant = integration.register_central(
+        f"person-{sampling}", sampling=sampling, records=1_000, records_per_user=4, force=True
+    )()
+    accountant.history = [(1.5, 0.01, 50)]
+    kinds = {
+        "poisson": shoal.PoissonSampling(rate=0.01, sigma=1.5, records_per_user=4),
+        "fixed-batch": shoal.FixedBatch(records=1_000, batch=10, sigma=1.5, records_per_user=4),
+    }
+    assert accountant.get_epsilon(1e-6) == kinds[sampling].epsilon(delta=1e-6, rounds=50).upper
+    assert "at most 4 records" in accountant.accountant().statement(delta=1e-6).sentence()
+    restored = type(accountant)()
+    restored.load_state_dict(accountant.state_dict())
+    assert restored.history == accountant.history
+    # A state of single records is not that of persons.
+    single = integration.register_central(f"single-{sampling}", sampling=sampling, records=1_000, force=True)()
+    with pytest.raises(ValueError, match=r"^protocol must be"):
+        single.load_state_dict({**accountant.state_dict(), "mechanism": f"single-{sampling}"})
+
+
+def test_loaders_that_go_through_all_records_know_single_records_only():
+    with pytest.raises(ValueError, match=r"^records_per_user must be 1 for shuffled-epochs, got 2"):
+        integration.register_central("person-loader", sampling="shuffled-epochs", records_per_user=2)

@@ -194,9 +194,9 @@ def _leaves(event: Any, count: int) -> Iterator[tuple[Any, int]]:
         yield event, count
 
 
-def _translate(event: Any, relation: NeighboringRelation) -> Mechanism | None:
+def _translate(event: Any, relation: NeighboringRelation, records_per_user: int) -> Mechanism | None:
     """Return the mechanism of a leaf; None if it protects nothing."""
-    adjacency = _ADJACENCY[relation]
+    adjacency, several = _ADJACENCY[relation], {"records_per_user": records_per_user}
     if isinstance(event, dp_accounting.NonPrivateDpEvent):
         return None
     if isinstance(event, ShoalDpEvent):
@@ -208,17 +208,24 @@ def _translate(event: Any, relation: NeighboringRelation) -> Mechanism | None:
             )
         if relation == NeighboringRelation.ADD_OR_REMOVE_ONE and not event.mechanism.zero_is_absent:
             raise _UnsupportedError(event, f"{event.mechanism.label} does not hide whether a user exists")
+        stated = getattr(event.mechanism, "records_per_user", 1)
+        if stated < records_per_user:
+            raise _UnsupportedError(event, f"records_per_user must be at least {records_per_user}, got {stated}")
         return event.mechanism
     if isinstance(event, dp_accounting.GaussianDpEvent):
         # The sum of vectors of norm <= C with noise of standard deviation C * noise_multiplier: the
         # same pair of Gaussians as one report, at distance 1 (zero-out) or 2 (replace).
+        if records_per_user > 1:
+            return _with_noise_of(event, event, PoissonSampling, adjacency, rate=1.0, **several)
         return _with_noise_of(event, event, LocalGaussian, adjacency)
     if isinstance(event, dp_accounting.PoissonSampledDpEvent):
-        return _with_noise_of(event, event.event, PoissonSampling, adjacency, rate=event.sampling_probability)
+        return _with_noise_of(
+            event, event.event, PoissonSampling, adjacency, rate=event.sampling_probability, **several
+        )
     if isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
         if relation == NeighboringRelation.ADD_OR_REMOVE_ONE:
             raise _UnsupportedError(event, "batches of a fixed size need REPLACE_SPECIAL or REPLACE_ONE")
-        sizes = {"records": event.source_dataset_size, "batch": event.sample_size}
+        sizes = {"records": event.source_dataset_size, "batch": event.sample_size, **several}
         return _with_noise_of(event, event.event, FixedBatch, adjacency, **sizes)
     raise _UnsupportedError(event, f"{type(event).__name__} is not supported by shoal")
 
@@ -249,6 +256,8 @@ class ShuffleAccountant(dp_accounting.PrivacyAccountant):  # type: ignore[misc]
     Args:
       neighboring_relation: `REPLACE_SPECIAL` (zero-out, the default), `REPLACE_ONE` (replace), or
         `ADD_OR_REMOVE_ONE` for mechanisms that do not reveal the number of records.
+      records_per_user: The most records of one person, who is protected with all of them: for dp_accounting's own
+        events. Shoal's events say it themselves, and must say at least this number.
       options: Passed to `shoal.Accountant.epsilon` and `.delta`: `method`, `orders`, `accuracy`.
 
     >>> from shoal import ShuffledCheckIn
@@ -259,7 +268,11 @@ class ShuffleAccountant(dp_accounting.PrivacyAccountant):  # type: ignore[misc]
     """
 
     def __init__(
-        self, neighboring_relation: NeighboringRelation = NeighboringRelation.REPLACE_SPECIAL, **options: Any
+        self,
+        neighboring_relation: NeighboringRelation = NeighboringRelation.REPLACE_SPECIAL,
+        *,
+        records_per_user: int = 1,
+        **options: Any,
     ) -> None:
         if neighboring_relation not in _ADJACENCY:
             raise InvalidInput(
@@ -268,6 +281,7 @@ class ShuffleAccountant(dp_accounting.PrivacyAccountant):  # type: ignore[misc]
             )
         super().__init__(neighboring_relation)
         self._relation = neighboring_relation
+        self._records_per_user = _validate.users("records_per_user", records_per_user)
         self._accountant = Accountant()
         self._is_private = True
         self._options = options
@@ -275,7 +289,10 @@ class ShuffleAccountant(dp_accounting.PrivacyAccountant):  # type: ignore[misc]
 
     def _maybe_compose(self, event: Any, count: int, do_compose: bool) -> Any:
         try:
-            entries = [(_translate(leaf, self._relation), rounds) for leaf, rounds in _leaves(event, count)]
+            entries = [
+                (_translate(leaf, self._relation, self._records_per_user), rounds)
+                for leaf, rounds in _leaves(event, count)
+            ]
         except _UnsupportedError as error:
             return self.CompositionErrorDetails(error.event, str(error))
         try:

@@ -439,14 +439,24 @@ def _epochs(steps: int, sample_rate: float) -> tuple[int, int]:
 
 
 def _central(
-    sampling: str, sigma: float, rate: float, steps: int, records: int | None, adjacency: Adjacency
+    sampling: str,
+    sigma: float,
+    rate: float,
+    steps: int,
+    records: int | None,
+    adjacency: Adjacency,
+    records_per_user: int = 1,
 ) -> tuple[Mechanism, int]:
     """Return the mechanism of some steps of a run, and its number of rounds."""
     if sampling == PoissonSampling.label:
-        return PoissonSampling(rate=rate, sigma=sigma, adjacency=adjacency), steps
+        return PoissonSampling(rate=rate, sigma=sigma, adjacency=adjacency, records_per_user=records_per_user), steps
     if sampling == FixedBatch.label:
         size = _validate.users("records", records)
-        return FixedBatch(records=size, batch=max(1, round(rate * size)), sigma=sigma, adjacency=adjacency), steps
+        batch = max(1, round(rate * size))
+        drawn = FixedBatch(
+            records=size, batch=batch, sigma=sigma, adjacency=adjacency, records_per_user=records_per_user
+        )
+        return drawn, steps
     per_epoch, begun = _epochs(steps, rate)
     if sampling == ShuffledEpochs.label:
         # Opacus does not say whether the last batch of an epoch is smaller: only full batches count.
@@ -467,17 +477,20 @@ class CentralAccountant(_HistoryAccountant):
     sampling: ClassVar[str]
     records: ClassVar[int | None]
     adjacency: ClassVar[Adjacency]
+    records_per_user: ClassVar[int]
     made_by: ClassVar[str] = "use register_central"
 
     @classmethod
     def parameters(cls) -> dict[str, Any]:
         """Return what the class fixes, as plain data."""
-        return {"sampling": cls.sampling, "records": cls.records, "adjacency": cls.adjacency}
+        fixed = {"sampling": cls.sampling, "records": cls.records, "adjacency": cls.adjacency}
+        # Left out where it is 1, so that states of before can be read.
+        return fixed if cls.records_per_user == 1 else {**fixed, "records_per_user": cls.records_per_user}
 
     @classmethod
     def _rounds(cls, noise_multiplier: float, sample_rate: float, steps: int) -> tuple[Mechanism, int]:
         sigma = _validate.sigma(noise_multiplier, "noise_multiplier")
-        return _central(cls.sampling, sigma, sample_rate, steps, cls.records, cls.adjacency)
+        return _central(cls.sampling, sigma, sample_rate, steps, cls.records, cls.adjacency, cls.records_per_user)
 
     def _check(self, optimizer: Any, sample_rate: float) -> None:
         if self.records is not None:
@@ -490,6 +503,7 @@ def register_central(
     sampling: str = PoissonSampling.label,
     records: int | None = None,
     adjacency: Adjacency = "zero-out",
+    records_per_user: int = 1,
     force: bool = False,
 ) -> type[CentralAccountant]:
     """Register an accountant of DP-SGD itself, for `PrivacyEngine(accountant=name)`.
@@ -501,6 +515,7 @@ def register_central(
         sampler, which draws anew without replacement at each step; needs `records`), `"balls-and-bins"`.
       records: The size of the data set; if given, a step whose batch size contradicts it is refused.
       adjacency: Which data sets are compared, see `shoal.mechanisms`.
+      records_per_user: The most records of one person, for `"poisson"` and `"fixed-batch"`: the person is protected.
       force: Whether a name that is registered for something else may be taken.
 
     Returns:
@@ -520,7 +535,10 @@ def register_central(
         "sampling": _validate.choice("sampling", sampling, SAMPLINGS),
         "records": None if records is None else _validate.users("records", records),
         "adjacency": _validate.choice("adjacency", adjacency, get_args(Adjacency)),
+        "records_per_user": _validate.users("records_per_user", records_per_user),
     }
+    if records_per_user > 1 and sampling not in (PoissonSampling.label, FixedBatch.label):
+        raise InvalidInput(f"records_per_user must be 1 for {sampling}, got {records_per_user}")
     if sampling == FixedBatch.label and records is None:
         raise InvalidInput("records, the size of the data set, must be given for fixed-batch")
     if sampling == BallsAndBins.label and adjacency != "zero-out":
