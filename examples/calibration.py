@@ -1,4 +1,4 @@
-"""The least noise, the most rounds and the fewest users for a budget.
+"""The smallest noise, the largest number of rounds and the smallest number of users for a budget.
 
 python examples/calibration.py
 """
@@ -15,11 +15,11 @@ def main(epsilon: float = 0.5, delta: float = 1e-6, rounds: int = 100) -> None:
     print(f"sigma = {sigma:.4f} for {rounds} rounds: epsilon in {reached:.4f} (zero-out, any crowd)")
     assert reached.upper <= epsilon
 
-    most = shoal.calibrate.rounds(m, **target)
-    print(f"{most:,} rounds with sigma = {m.sigma:g}")
+    allowed = shoal.calibrate.rounds(m, **target)
+    print(f"{allowed:,} rounds with sigma = {m.sigma:g}")
 
-    fewest = shoal.calibrate.users(lambda n: m.replace(users=n), rounds=rounds, **target)
-    print(f"{fewest:,} users for {rounds} rounds with sigma = {m.sigma:g}")
+    needed = shoal.calibrate.users(lambda n: m.replace(users=n), rounds=rounds, **target)
+    print(f"{needed:,} users for {rounds} rounds with sigma = {m.sigma:g}")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""One setting by every method that knows it: the paper's bounds, clones, exact Rényi DP, certified brackets.
+"""One setting by all applicable methods: the paper's bounds, clones, exact Rényi DP, certified brackets.
 
 python examples/comparing_peers.py
 
-Peers that are installed join in: random_allocation and PLD_accounting for balls and bins, dp_accounting always.
+If they are installed, random_allocation and PLD_accounting are compared for balls and bins; dp_accounting always is.
 """
 
 import importlib.util

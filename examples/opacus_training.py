@@ -1,10 +1,10 @@
-"""Train with Opacus' PrivacyEngine, read the privacy of the distributed protocol it simulates.
+"""Train with Opacus' PrivacyEngine, and compute the privacy of the distributed protocol that it simulates.
 
     python examples/opacus_training.py [--steps 100] [--sigma 1] [--rate 0.2]
 
 Opacus sums clipped gradients and adds noise once. In the shuffled check-in each user adds noise of multiplier
-sigma to its own report, so the sum of B reports carries noise of multiplier sqrt(B) sigma: that is what Opacus is
-given here, and shoal's accountant converts it back and answers for the protocol. Runs on the digits that come
+sigma to its own report, so the sum of B reports carries noise of multiplier sqrt(B) sigma. Opacus gets this
+multiplier here, and shoal's accountant converts it back and answers for the protocol. Runs on the digits that come
 with shoal, in about a minute.
 """
 

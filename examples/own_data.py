@@ -1,11 +1,11 @@
-"""Your own data and model: scikit-learn's handwritten digits, one image a user, at a chosen epsilon.
+"""Your own data and model: scikit-learn's handwritten digits, one image for each user, at a chosen epsilon.
 
     pip install scikit-learn
     python examples/own_data.py [--epsilon 1]
 
-1,797 images of 8 x 8 pixels (Alpaydin and Kaynak 1998), of which 1,438 users hold one each; the others are the test. No
-statistic of the data is used that would have to be paid for: each user centres its own image and scales it to length 1.
-The noise is the least that keeps all rounds within epsilon, whatever the other users hold.
+1,797 images of 8 x 8 pixels (Alpaydin and Kaynak 1998): 1,438 users hold one each, and the others are for the test. No
+statistic of the data costs privacy: each user centres its own image and scales it to length 1. The noise is the
+smallest that keeps all rounds within epsilon, whatever the other users hold.
 """
 
 import argparse

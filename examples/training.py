@@ -21,8 +21,8 @@ def main(users: int = 2_000, rounds: int = 60, seed: int = 1) -> float:
     x, weights, clip = x.double(), torch.zeros(4, dtype=torch.double), 1.0
 
     for _ in range(rounds):
-        here = torch.rand(users, generator=draws) < m.rate  # each user's own coin
-        gradients = (torch.sigmoid(x[here] @ weights) - y[here])[:, None] * x[here]
+        present = torch.rand(users, generator=draws) < m.rate  # each user tosses a coin
+        gradients = (torch.sigmoid(x[present] @ weights) - y[present])[:, None] * x[present]
         norms = gradients.norm(dim=1, keepdim=True).clamp(min=1e-12)
         reports = gradients * (clip / norms).clamp(max=1.0)
         reports += clip * m.sigma * torch.randn(reports.shape, generator=draws)

@@ -41,7 +41,7 @@ def rounded(value: float, side: str = "up", digits: int = 5) -> str:
     Args:
         value: A bound.
         side: "up" for an upper bound, "down" for a lower one.
-        digits: How many digits are printed.
+        digits: The number of digits.
 
     Returns:
         Plain digits between 1e-4 and 1e7, powers of ten beyond them.
@@ -64,7 +64,7 @@ def short(value: float, digits: int = 6) -> str:
 
     Args:
         value: The number; whole numbers are printed in full.
-        digits: The most digits of any other number.
+        digits: The largest number of digits of other numbers.
 
     Returns:
         The text.
@@ -82,7 +82,7 @@ def count_of(number: int, noun: str) -> str:
     """A number and its noun, in the singular or the plural.
 
     Args:
-        number: How many there are.
+        number: The number.
         noun: The noun in the singular.
 
     Returns:

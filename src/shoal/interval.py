@@ -24,7 +24,7 @@ class Interval:
 
     Compared with a number an interval stands for its guarantee: `eps <= budget` is `eps.upper <= budget`, and
     `eps > budget` is `eps.upper > budget`, so that code which goes on under a budget and code which stops above it
-    are both on the safe side. What is claimed from below (an attack shows at least so much) is asked of `eps.lower`.
+    are both on the safe side. Claims from below (what an attack proves) use `eps.lower`.
     Two intervals have no order: name the end. Equality is that of both ends, so no interval equals a number.
 
     >>> eps = Interval(lower=0.25, upper=0.5)
@@ -77,7 +77,7 @@ class Interval:
         return f"[{outwards(self.lower, spec, -1.0)}, {outwards(self.upper, spec, 1.0)}]"
 
     def _repr_markdown_(self) -> str:
-        """What a notebook shows: both ends, rounded outwards, and which of them is the guarantee."""
+        """Both ends for a notebook, rounded outwards; the guarantee is bold."""
         if self.lower == 0.0:
             return f"at most **{outwards(self.upper, '.5g', 1.0)}**"
         return f"between {outwards(self.lower, '.5g', -1.0)} and **{outwards(self.upper, '.5g', 1.0)}** (the guarantee)"

@@ -57,7 +57,7 @@ class AccuracyWarning(UserWarning):
     """An interval is wider than was asked. It is valid all the same: the truth lies in it."""
 
 
-# What is asked
+# Questions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +67,7 @@ class Question:
     name: QuestionName
     symbol: str
     dual: str
-    """The name of the value at which the question is asked; empty if it needs none."""
+    """The name of the value at which it is computed; empty if it needs none."""
 
     dual_symbol: str
     check: Callable[[Any], float] = field(repr=False)
@@ -174,7 +174,7 @@ class Options:
     Args:
         method: "tight", or "rdp" for an upper bound through Rényi DP.
         orders: The Rényi orders for "rdp"; all by default.
-        accuracy: The relative width that an interval should have; that of epsilon, where delta is asked.
+        accuracy: The relative width that an interval should have; for delta, that of the epsilon at it.
 
     Raises:
         InvalidInput: Where an argument is not allowed.
@@ -319,7 +319,7 @@ def _relative_width(
     question: Question, value: float, options: Options, upper: float, delta_at: Callable[[float], float]
 ) -> float:
     """The relative width that an answer should have; a delta should be as narrow as its epsilon would be."""
-    # At 1 no width is asked for, and without an eps or a delta there is no slope.
+    # At accuracy 1 any width will do, and without an eps or a delta there is no slope.
     if question is not DELTA or options.accuracy >= 1.0 or upper <= 0.0 or value <= 0.0:
         return options.accuracy
     nearby = delta_at(value / (1.0 + 1.0 / certify.SLOPE_DIVISOR))
@@ -335,7 +335,7 @@ def _best_attack(question: Question, bounds: Bounds, value: float, options: Opti
         lower = _within_range(question, first, value, question.tight(first, value, accuracy).lower)
     for attack in rest:
         if len(attack) > 1 or attack[0][1] > 1:
-            # An attack has the resolution it has: no accuracy is asked for.
+            # The resolution of an attack is fixed, so no accuracy is requested.
             proved = question.tight(attack, value, 1.0).lower
             lower = max(lower, _within_range(question, attack, value, proved))
             continue

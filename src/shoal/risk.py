@@ -1,4 +1,4 @@
-"""What an attacker gains, in terms of people: guesses about one user, at a prior or from a baseline.
+"""The probability of a right guess about one user: at a prior, or from a baseline.
 
 All functions read a certified curve of a `Mechanism` or an `Accountant`, so their intervals hold for every attacker who
 sees what the server sees and knows all but the one user.
@@ -10,9 +10,10 @@ probability at most (Neyman and Pearson 1933; with t = (1 - prior) / prior, E_t 
 
 where delta is of D(P || Q) for t >= 1 and of D(Q || P) otherwise. Here delta is the larger of both.
 
-**Guessing a secret.** Let a secret of the user (an attribute, a record up to some error, a predicate that singles the
-user out) be guessed right with probability at most `baseline` by whoever has not seen the output. Whoever has seen it
-guesses right with probability at most `tpr(baseline)`, the largest true positive rate at that false positive rate.
+**Guessing a secret.** Suppose that a secret of the user (an attribute, a record up to some error, a predicate that
+singles the user out) is guessed right with probability at most `baseline` by anyone who has not seen the output. With
+the output the guess is right with probability at most `tpr(baseline)`, the largest true positive rate at that false
+positive rate.
 
 *Proof.* Let the secret be s ~ pi, and A_s the set of outputs from which the guess is right for s. Without the user's
 data the output does not depend on s, so the mean of `Q(A_s)` over s is at most the baseline. With it the mean of
@@ -57,7 +58,7 @@ def bayes_accuracy(source: CurveSource, *, prior: float = 0.5, rounds: int = 1) 
     # The likelier side last, and t from both without cancellation where the prior is close to 0 or 1.
     rare, usual = sorted((prior, 1.0 - prior))
     ratio = abs(math.log1p(-prior) - math.log(prior))
-    # A larger epsilon has a smaller delta: each end is asked for where rounding of the ratio is on its side.
+    # A larger epsilon has a smaller delta: each end is computed where rounding of the ratio is on its side.
     above = delta_at(max(0.0, ratio * _ROUNDED_DOWN - 2.0**-50))
     below = above if ratio == 0.0 else delta_at(ratio * _ROUNDED_UP + 2.0**-50)
     upper = min(1.0, (usual + rare * above.upper) * _ROUNDED_UP)

@@ -50,7 +50,7 @@ class Rounds:
 
 @dataclass(frozen=True, kw_only=True)
 class Statement:
-    """What was run, what is claimed about it, and all that the claim rests on.
+    """A guarantee: what was run, what is claimed, and what the claim rests on.
 
     `question` is epsilon or delta, asked at `value`. `assumption`, `protocol` and `trust` have a part for each
     different one among the runs. `note` says what else the number rests on, if anything.
@@ -73,7 +73,7 @@ class Statement:
     answer: Interval
     accuracy: float
     numerical: float = 0.0
-    """About how much of the width is due to resolution; for any crowd, whose upper end is a theorem's."""
+    """The estimated part of the width that is due to resolution, for any crowd; the rest is the gap of the theorem."""
 
     note: str = ""
 
@@ -98,11 +98,11 @@ class Statement:
             runs: What was run.
             adjacency: Which two data sets are hard to tell apart.
             crowd: What is assumed about other users' vectors, in one word; None if none matters.
-            assumption: The same in words.
+            assumption: The crowd in words.
             protocol: Who must follow the protocol, and in what.
             trust: Whom the guarantee relies on.
             person: The person whose data is adjacent, in words; empty where that is one vector.
-            note: What else it rests on.
+            note: Further conditions.
 
         Returns:
             The statement.
@@ -201,7 +201,7 @@ class Statement:
         return f"{self.adjacency} adjacency{' of ' if self.person else ''}{self.person}"
 
     def plain(self) -> str:
-        """The guarantee for people who do not know epsilon: what an attacker gains.
+        """The guarantee in words, for people who do not know epsilon.
 
         By (epsilon, delta)-differential privacy a test with false positive rate f has a true positive rate of at most
         `e^epsilon f + delta`. Every number is rounded up.
@@ -222,8 +222,8 @@ class Statement:
         if percent is None:
             return "this protects nobody."
         can, verdict = ("may well", _WEAK_WORDS) if percent >= _WEAK_PERCENT else ("can hardly", "")
-        otherwise = "had been left out" if self.adjacency == "zero-out" else "had been any other"
-        return f"whoever has seen the whole output {can} tell whether one user's data was used or {otherwise}.{verdict}"
+        otherwise = "left out" if self.adjacency == "zero-out" else "replaced by other data"
+        return f"someone who sees the whole output {can} tell whether one user's data was used or {otherwise}.{verdict}"
 
     def _detected_percent(self) -> float | None:
         """The largest true positive rate at a false positive rate of 1%, in percent; None if it may be 100%."""

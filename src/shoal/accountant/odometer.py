@@ -39,7 +39,7 @@ class Rung:
 class Odometer:
     """The epsilon that was spent, for a run that stops when it likes.
 
-    The odometer is fixed beforehand by delta and a plan: the most that may be run. It can make one claim for each
+    The odometer is fixed beforehand by delta and a plan of all rounds that may be run. It can make one claim for each
     number of rounds in `stops`, and fewer claims cost less: its epsilon is about that of a fixed plan at delta divided
     by their number. Methods are those of `Filter`.
 

@@ -1,4 +1,4 @@
-"""The least noise, the most rounds, the fewest users that meet a privacy target.
+"""The smallest noise, the largest number of rounds, the smallest number of users for a privacy target.
 
     parameters.py   `sigma`, `rounds` and `users`
     target.py       what is to be met, and where a search starts

@@ -1,4 +1,4 @@
-"""The parameter that meets a target: the least sigma, the most rounds, the fewest users."""
+"""The smallest sigma, the largest number of rounds and the smallest number of users that meet a target."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from shoal.mechanisms import Mechanism
 from shoal.query import Method, Options
 
 _TOLERANCE = 1e-4
-"""The relative distance by which the sigma that is returned may exceed the least one."""
+"""The relative distance by which the returned sigma may exceed the smallest one."""
 
 _STEP_HEIGHT = 2e-4
 """Height of the steps in which epsilon of any crowd falls with users; a narrower bracket only shows a step."""
@@ -65,7 +65,7 @@ def sigma(
         method: "tight", or "rdp" for Rényi DP.
         orders: The Rényi orders for "rdp"; all by default.
         accuracy: The relative accuracy of an epsilon.
-        tolerance: The relative distance by which the sigma may exceed the least one.
+        tolerance: The relative distance by which the sigma may exceed the smallest one.
 
     Returns:
         A sigma that meets the target.

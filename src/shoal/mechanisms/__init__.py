@@ -1,4 +1,4 @@
-"""The mechanisms: frozen descriptions of one round, of which questions are asked.
+"""The mechanisms: frozen descriptions of one round, with methods that answer questions about it.
 
     base.py        `Mechanism`: its questions, and what a class says about itself
     parameter.py   `Parameter`: the name, domain, words, option and slider of a field, declared once
@@ -30,7 +30,7 @@ of any dimension; sigma is the noise multiplier. Nobody but the user sees x_i or
 - The server may choose what it asks next (a model, a query) from all that it has seen, and a user's vector may depend
   on it.
 - The parameters are fixed beforehand: sigma, users, rate, sample and the number of rounds. Where they are chosen from
-  outputs, only the statement for the worst of them holds (the fewest users, the most rounds).
+  outputs, only the statement for the worst of them holds (the smallest number of users, the largest number of rounds).
 - A user's later vector must not depend on the noise of its own earlier reports (as error feedback or a local momentum
   of noisy updates would): that reveals which report was its own.
 - A vector must not depend on other reports of the same round.

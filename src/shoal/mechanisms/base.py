@@ -411,7 +411,7 @@ class Mechanism:
             answer: The interval.
             rounds: The number of rounds.
             method: The method that was used.
-            accuracy: The accuracy that was asked for.
+            accuracy: The accuracy that was requested.
 
         Returns:
             The statement.

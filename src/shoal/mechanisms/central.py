@@ -131,7 +131,7 @@ class BallsAndBins(CentralMechanism):
 
 @dataclass(frozen=True, kw_only=True)
 class PoissonSampling(CentralMechanism):
-    """Each step, each record is in the batch with probability `rate`, on a coin of its own.
+    """Each step, each record is in the batch independently with probability `rate`.
 
     One round is one step. Zero-out (which is add or remove one here): P = (1 - q) N(0) + q N(1) against Q = N(0), so
     that `dP/dQ = 1 - q + q W` (Mironov, Talwar and Zhang 2019; Zhu, Dong and Wang 2022, theorem 11).

@@ -1,4 +1,4 @@
-"""All mechanisms, in one list; nothing else adds to it.
+"""The one list of all mechanisms, and how to read one from plain data.
 
 A new mechanism is a class in `shuffled.py`, `summed.py` or `central.py`, and its name here.
 """
@@ -43,12 +43,12 @@ def labelled() -> dict[str, type[Mechanism]]:
 def from_dict(data: Mapping[str, Any]) -> Mechanism:
     """The mechanism that `Mechanism.to_dict` wrote.
 
-    All fields must be there, also those with a default: a default that changes must not change what was written down.
+    All fields must be present, even those with a default: a change of the default must not change saved data.
     A parameter that is younger than the data has the value that it declares as `absent`.
 
     Raises:
-        InvalidInput: Where the mechanism is unknown, or a field is missing, unknown or not allowed.
-        InvalidType: Where the data is no mapping.
+        InvalidInput: If the mechanism is unknown, or a field is missing, unknown or not allowed.
+        InvalidType: If the data is no mapping.
     """
     if not isinstance(data, Mapping):
         raise InvalidType(f"a mechanism must be a mapping, got {data!r}")

@@ -57,7 +57,7 @@ class LocalGaussian(Mechanism):
 
 
 class ShuffledMechanism(Mechanism):
-    """What mechanisms share in which the other users' reports hide a user's own.
+    """A mechanism in which the reports of other users hide each user's own.
 
     A subclass has a field `crowd`, declared by `CROWD`, and names two rounds.
     """
@@ -261,7 +261,7 @@ class SubsampledShuffle(ShuffledMechanism):
         super().__post_init__()
         if self.sample > self.users:
             raise InvalidInput(f"sample must be at most users ({self.users}), got {self.sample}")
-        # The identical crowd's law has the sample as a coin of this rate, which has limits of its own.
+        # The identical crowd's law has the sample as a coin of this rate, which has its own limits.
         _validate.rate(self.participation, name="sample / users")
 
     @property

@@ -112,7 +112,7 @@ def plan(
     rounds: int | None = None,
     auto_rate: bool = False,
 ) -> Plan:
-    """The plan with the least noise within a budget.
+    """The plan with the smallest noise within a budget.
 
     Args:
         mechanism: What is run in each round; its sigma is ignored.
