@@ -399,6 +399,12 @@ def homes(source=SOURCE):
     return places
 
 
+def test_names_are_nouns_for_what_they_hold():
+    bound = [name for path in SOURCE.rglob("*.py") for name in bindings(path.read_text())]
+    assert sum(name in FILLER.split() for name in bound) <= 0.01 * len(bound)
+    assert len(bound) > 5_000
+
+
 def test_a_top_level_name_stands_in_one_file():
     places = homes()
     assert sum(len(files) > 1 for files in places.values()) <= 0.05 * len(places)
