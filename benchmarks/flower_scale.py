@@ -133,7 +133,7 @@ def measure(nodes: int, *, polls: float, rounds: int, limit: float) -> dict[str,
             start = time.monotonic()
             for node in fleet:
                 node.start()
-                time.sleep(0.1)  # SuperNodes are not started in one moment, and activation has a time limit
+                time.sleep(0.3)  # SuperNodes are not started in one moment, and activation has a time limit
             joined = time.monotonic() - start
             moments, used = [], []
             parties = ("superlink", "gate", "proxy", "analyst")

@@ -439,6 +439,7 @@ def test_a_node_of_the_folder_is_let_in_and_is_refused_once_its_key_is_removed(d
     node = active(door, private)  # the SuperLink, which knew no node, was told of it by the gate
     (listed,) = door.flwr("supernode", "list", "shoal")["nodes"]
     assert listed["node-id"] == str(node.node_id)
+    assert active(door, private) == node  # it was killed, and starts again: the SuperLink thinks that it is there
     poll = PullMessagesRequest(node=node).SerializeToString()
     assert door.outside.post("/v1/fleet/pull-messages", content=poll, headers=shown_by(private)).status_code == 200
     # Small bodies for all but objects, and these have an end as well.

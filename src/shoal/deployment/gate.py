@@ -5,7 +5,7 @@ the gate about the headers of each request (`/authorise`) before it passes on a 
 signed, a short time ago, by a node whose public key is in the operator's folder. Some requests go through the gate:
 
 - `activate-node`: a SuperLink that was started anew knows no nodes. The gate registers a node of the folder with it, so
-  that nodes which start again after that are let in.
+  that nodes which start again after that are let in; so are those that were killed and did not take their leave.
 - `pull-messages`: polls reach the SuperLink if something may wait for the node, and as often as it can bear them. The
   others are answered by the gate: nothing waits.
 - `push-messages`: a node may reply in its own name only, to a message that it names.
@@ -42,7 +42,12 @@ from flwr.cli.build import build_fab_from_disk
 from flwr.common.constant import SUPERLINK_NODE_ID, SYSTEM_TIME_TOLERANCE, TIMESTAMP_HEADER, TIMESTAMP_TOLERANCE
 from flwr.proto.control_pb2 import RegisterNodeRequest
 from flwr.proto.fab_pb2 import GetFabResponse
-from flwr.proto.fleet_pb2 import PullMessagesResponse, PushMessagesRequest
+from flwr.proto.fleet_pb2 import (
+    ActivateNodeResponse,
+    DeactivateNodeRequest,
+    PullMessagesResponse,
+    PushMessagesRequest,
+)
 from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes, verify_signature
 from flwr.supercore.primitives.asymmetric_ed25519 import create_message_to_sign
@@ -69,6 +74,8 @@ NODES_FEW = 15
 """So many nodes, with a poll every three seconds, are no more than the probes."""
 IDENTITY = (FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER, TIMESTAMP_HEADER)
 """The headers by which a node shows who it is."""
+REFUSED_NODE = 412
+"""Flower's answer to a node that it does not know, or that it thinks is there already."""
 LICENSE = "valid_license"
 """What Flower calls the entry without which it does not look at the signatures."""
 
@@ -257,6 +264,8 @@ class Gate:
         self.keys = NodeKeys(folder / NODE_KEYS)
         self._signatures = WatchedFolder(folder / SIGNATURES, ".json")
         self._superlink = superlink
+        self._active: dict[bytes, int] = {}
+        """The nodes that were let in, as the SuperLink numbers them."""
         self._polls = Polls(_validate.real("polls", polls))
         if polls <= 0:
             raise InvalidInput(f"polls must be positive, got {polls}")
@@ -301,22 +310,29 @@ class Gate:
 
         return guarded
 
-    async def _forwarded(self, request: Request, body: bytes) -> httpx.Response:
-        """The SuperLink's answer to the same request."""
+    async def _forwarded(self, request: Request, body: bytes, *, path: str | None = None) -> httpx.Response:
+        """The SuperLink's answer to the same request, or to another one of the same node."""
         headers = {name: request.headers[name] for name in (*IDENTITY, "content-type") if name in request.headers}
         for name, value in request.headers.items():
             if name.startswith("flwr-"):
                 headers[name] = value
-        return await self._superlink.post(request.url.path, content=body, headers=headers)
+        return await self._superlink.post(path or request.url.path, content=body, headers=headers)
 
     async def _activate(self, request: Request, node: bytes, body: bytes) -> Response:
-        """Let a node of the folder in, also if the SuperLink does not know it yet."""
+        """Let a node of the folder in, also if the SuperLink does not know it yet, or thinks that it is there."""
         answer = await self._forwarded(request, body)
-        if answer.status_code == 412:  # Flower's way to say that it has no such node
+        if answer.status_code == REFUSED_NODE and node in self._active:
+            # It was killed, or did not hear that it had been let in: the SuperLink would refuse it for a minute.
+            leave = DeactivateNodeRequest(node_id=self._active.pop(node)).SerializeToString()
+            await self._forwarded(request, leave, path="/v1/fleet/deactivate-node")
+            answer = await self._forwarded(request, body)
+        if answer.status_code == REFUSED_NODE:
             content = RegisterNodeRequest(public_key=node).SerializeToString()
             kind = {"content-type": PROTOBUF_MEDIA_TYPE, "accept": PROTOBUF_MEDIA_TYPE}
             await self._superlink.post("/v1/control/register-node", content=content, headers=kind)
             answer = await self._forwarded(request, body)
+        if answer.status_code == 200:
+            self._active[node] = ActivateNodeResponse.FromString(answer.content).node_id
         return _passed_on(answer)
 
     async def _pull(self, request: Request, node: bytes, body: bytes) -> Response:
