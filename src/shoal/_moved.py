@@ -117,7 +117,7 @@ def new_path(name: str) -> str | None:
 
 
 class OldPackage(ModuleType):
-    """A package under its old name: its attributes are those of the package at the new path.
+    """A package under its old name, with the attributes of the package at its new path.
 
     The import system writes a submodule into its package. Under an old name that must not reach the new package, where
     a function may have the name of the submodule (`shoal.training.plan`).

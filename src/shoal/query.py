@@ -54,7 +54,7 @@ _ATTACK_ACCURACY = 1e-2
 
 
 class AccuracyWarning(UserWarning):
-    """An interval is wider than was asked. It is valid all the same: the truth lies in it."""
+    """An interval is wider than requested. It is still valid: the truth lies in it."""
 
 
 # Questions
@@ -156,7 +156,7 @@ class Bounds:
 
     @classmethod
     def together(cls, bounds: Iterable[Bounds]) -> Bounds:
-        """The bounds of several mechanisms run together; attack number i is that of each (or its last)."""
+        """The bounds of several mechanisms together; attack i combines attack i (or the last) of each."""
         terms = tuple(bounds)
         count = max((len(term.attacks) for term in terms), default=1)
         attacks = [
@@ -212,7 +212,7 @@ class Answer:
 
     @functools.cached_property
     def numerical(self) -> float:
-        """About how much of the upper end for any crowd is due to its resolution; 0 where nothing is.
+        """The estimated part of an upper end for any crowd that is due to resolution.
 
         At half the resolution the same bound is four times as far from its limit, because what is moved to the points
         on either side changes prices by the square of their distance. An estimate, no certificate.
@@ -250,7 +250,7 @@ def solve(question: Question, bounds: Bounds, value: float, options: Options) ->
 
 
 def guarantee(question: Question, bounds: Bounds, value: float, options: Options) -> float:
-    """The upper end of an answer alone: no attack is evaluated, and no width is warned of.
+    """The upper end of an answer; no attack is evaluated, and no warning issued.
 
     Args:
         question: Which number is wanted.

@@ -76,7 +76,7 @@ DETAILS = {
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """What a record says of a guarantee."""
+    """The parts of a guarantee that records state."""
 
     epsilon: float
     delta: float
@@ -235,7 +235,7 @@ def _composition(claim: Claim) -> str:
 
 
 def checklist(claim: Claim) -> tuple[Item, ...]:
-    """What a report on differential privacy should say: answers where they are known, and open questions."""
+    """The checklist for a report on differential privacy: known answers and open questions."""
     setting, definition, accounting, practice = (
         "Setting",
         "What is claimed",
@@ -415,7 +415,7 @@ def _with_finite_numbers(data: Any) -> Any:
 
 
 def as_yaml(data: Any) -> str:
-    """Plain data as YAML; every text is quoted, so that none is read as a number or a date."""
+    """Plain data as YAML; texts are quoted, so that none becomes a number or a date."""
     return "\n".join(_yaml_lines(_with_finite_numbers(data), "")) + "\n"
 
 

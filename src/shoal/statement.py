@@ -295,7 +295,7 @@ class Statement:
         return records.registry_entry(self.claim(), details)
 
     def checklist(self) -> tuple[records.Item, ...]:
-        """What a report on this guarantee should say: the answers that are known, and open questions."""
+        """The checklist for a report on this guarantee: known answers and open questions."""
         return records.checklist(self.claim())
 
     def record(self, document: records.Document = "registry", format: records.Format = "yaml", **details: str) -> str:

@@ -30,7 +30,7 @@ from shoal.mechanisms import Mechanism
 
 @dataclass(frozen=True, kw_only=True)
 class Rung:
-    """One claim that an odometer can make: `epsilon`, after at most about `rounds` rounds of the plan."""
+    """A possible claim: `epsilon`, after at most about `rounds` rounds of the plan."""
 
     rounds: int
     epsilon: float
@@ -113,7 +113,7 @@ class Odometer:
 
     @property
     def epsilon(self) -> float:
-        """What may be claimed if the run stops here: 0 if nothing was spent."""
+        """The epsilon that may be claimed if the run stops here; 0 if nothing was spent."""
         if not len(self._last):
             return 0.0
         return min(f.epsilon for f in self._filters if f is not None)

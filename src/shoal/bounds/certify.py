@@ -101,7 +101,7 @@ def _directions(direction: DirectionChoice) -> tuple[Direction, ...]:
 
 
 def budget_for(parts: Parts, smallest: float) -> float:
-    """The mass that may be cut off a round: a millionth of the smallest delta, shared by the rounds.
+    """The mass that may be cut off a round: a millionth of the smallest delta over all rounds.
 
     Args:
         parts: the rounds and their counts.
@@ -171,7 +171,7 @@ def in_range(parts: Parts) -> bool:
 
 
 def limited(parts: Parts) -> Parts:
-    """The rounds within the limits on users and noise: never more private, so they bound those beyond."""
+    """The rounds moved within the limits on users and noise, which makes them never more private."""
     return tuple((round_.limited(), rounds) for round_, rounds in parts)
 
 

@@ -370,7 +370,7 @@ class Curve:
         return min(1.0, max(0.0, max(excess, 0.0) + self.infinite))
 
     def epsilon(self, delta: float) -> float:
-        """A bound on the smallest eps >= 0 at which delta is at most the given one, on the side of the curve."""
+        """A bound, on the side of the curve, on the smallest eps >= 0 for a delta."""
         remaining = delta - self.infinite
         if remaining <= 0.0:
             return math.inf if self.side == "upper" else 0.0
@@ -524,7 +524,7 @@ class Composition:
         return len(self.parts) == 1 and self.parts[0][1] == 1
 
     def total_variation(self) -> float:
-        """A simple upper bound on delta at eps = 0: distances add up, and so do divergences.
+        """A simple upper bound on delta at eps = 0, from sums of distances and of divergences.
 
         Pinsker's inequality, `TV <= sqrt(KL / 2)`, with a margin of 1e-9 for masses that do not add up to
         1 exactly.
@@ -589,7 +589,7 @@ class Composition:
         return self._curves(direction, self.budget)
 
     def test_error(self) -> tuple[float, float]:
-        """The factor and the sum by which the base mass of a test from below may be too small.
+        """The relative and the absolute error of the base mass of a test from below.
 
         Masses from below are made small, which is safe for delta, but the false positive rate of a test
         must not be too small.

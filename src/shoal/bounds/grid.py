@@ -82,7 +82,7 @@ class Rule(Protocol):
 
 
 class KeepMean:
-    """The rule that keeps the mean, with the same shares for all channels; they add up as derivatives do."""
+    """The rule that keeps the mean; all channels have equal shares, and add up as derivatives do."""
 
     def shares(self, offset: FloatArray | float, width: FloatArray | float) -> tuple[Share, Share]:
         right = offset / width
@@ -98,7 +98,9 @@ KEEP_MEAN = KeepMean()
 
 @dataclass(frozen=True, kw_only=True)
 class Cells:
-    """Measures on the grid: `rows` over (channel, law, level, position), masses first; point i is at index i + N.
+    """Measures on the grid, in rows over (channel, law, level, position).
+
+    Masses are the first channel; point i is at index i + N.
 
     `relative` is the ledger of relative errors of the masses, see the head of this file.
     """
@@ -176,7 +178,7 @@ def _odd_shares(rule: Rule, spacing: float) -> tuple[Share, Share]:
 
 
 def coarsen(rule: Rule, rows: FloatArray, spacing: float) -> FloatArray:
-    """A measure on the even points of a lattice: each odd point is shared between its neighbours.
+    """A measure on the even points of a lattice; odd points are shared between their neighbours.
 
     Args:
         rule: how it is shared.

@@ -368,7 +368,7 @@ class Pair:
 
 @dataclass(frozen=True, kw_only=True)
 class MeanLaw:
-    """The law of S of one round: `mass` at e^loss, from above and from below, with bounds on its errors.
+    """The law of S of one round, from above and from below: `mass` at e^loss.
 
     `absolute` says that the losses came from S - 1 rather than from S, and are rounded accordingly. `below` is
     `E[max(-S, 0)]` of the law from above, whose points below 0 were moved to 0. The other fields are the errors

@@ -50,7 +50,7 @@ class Ratio(Protocol):
 
     @property
     def scale(self) -> float:
-        """A scale at which N(0, 1) against N(1 / scale, 1) is no more private than one report; 0 if unknown."""
+        """The scale s at which N(0, 1) and N(1/s, 1) are no more private than a report; 0 if unknown."""
         ...
 
     @property

@@ -59,7 +59,7 @@ def divergences(parts: Sequence[Repeated], orders: FloatArray, direction: Direct
 
 @functools.lru_cache(maxsize=64)
 def order_grid(level: int) -> FloatArray:
-    """The orders of one level: 0 for L <= 64, 1 up to 256, each further level up to twice the last order."""
+    """The orders of one level: 0 up to 64, 1 up to 256, then each up to twice the last."""
     if level == 0:
         # Small orders matter where epsilon is large, so there the grid is denser than the whole numbers.
         return np.concatenate([np.linspace(1.02, 2.0, 50)[:-1], np.linspace(2.0, 8.0, 25), np.arange(9.0, 65.0)])

@@ -120,7 +120,7 @@ class Target:
         return guarantee(self.question, bounds(counts.items()), self.value, self.options)
 
     def excess(self, mechanism: Mechanism, rounds: int, after: Accountant | None = None) -> float:
-        """The logarithm of the number over its limit, which is not positive where the target is met.
+        """The logarithm of the number over its limit; at most 0 if the target is met.
 
         Args:
             mechanism: What is run.

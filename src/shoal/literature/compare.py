@@ -117,7 +117,7 @@ def compare(mechanism: Mechanism, *, delta: float, rounds: int = 1) -> list[Comp
 
 
 def deployments(mechanism: Mechanism) -> dict[str, Mechanism]:
-    """The same noise in the sum of a round, under other trust than the mechanism's own.
+    """The noise of a round's sum under another kind of trust.
 
     Each report has noise sigma, so that the sum of n reports has sigma sqrt(n): a trusted server adds that at once.
     Users who are corrupt, or drop out, take their noise with them, except where the server adds it.

@@ -124,12 +124,12 @@ class Mechanism:
 
     @property
     def crowd(self) -> Crowd | None:
-        """What is assumed about other users' vectors; None where they do not matter."""
+        """The assumption about other users' vectors, in one word; None if they do not matter."""
         return None
 
     @property
     def assumption(self) -> str:
-        """What is assumed about other users' vectors, in words."""
+        """The assumption about other users' vectors, in words."""
         return "no other user matters"
 
     @property
@@ -156,7 +156,7 @@ class Mechanism:
 
     @property
     def person(self) -> str:
-        """The person who is protected, in words; empty where that is one vector: one record, or one report."""
+        """The protected person in words; empty if it is one vector (a record, or a report)."""
         return ""
 
     # The rounds that bound it: a mechanism defines `upper_round` (and `attack_rounds`), or `bounds`.
@@ -166,7 +166,7 @@ class Mechanism:
         raise NotImplementedError
 
     def attack_rounds(self) -> tuple[Round, ...]:
-        """Rounds that can really happen, for lower bounds; the first is known exactly and quick to evaluate."""
+        """Attacks for lower bounds: rounds that can really happen; the first is quick to evaluate."""
         return (self.upper_round(),)
 
     def bounds(self, rounds: int) -> Bounds:

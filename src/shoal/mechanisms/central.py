@@ -67,7 +67,7 @@ RECORDS_PER_USER = Parameter(
 
 
 class CentralMechanism(Mechanism):
-    """What sampling by a trusted server has in common."""
+    """A mechanism in which a trusted server samples and adds noise."""
 
     trust: ClassVar[str] = "the server that holds the data is trusted, the public is not"
     protocol: ClassVar[str] = "the server samples and adds noise as described"
@@ -352,7 +352,7 @@ class RandomAllocation(CentralMechanism):
 
 @dataclass(frozen=True, kw_only=True)
 class ShuffledEpochs(CentralMechanism):
-    """What `shuffle=True` does: each epoch permutes the records and cuts them into `steps` batches of one size.
+    """Each epoch permutes the records and cuts them into `steps` batches of one size (`shuffle=True`).
 
     One round is `epochs` epochs. A record is used once in each epoch; what each record sends may depend on all outputs
     before. From above: the theorem of sequential shuffling (`anycrowd.sequential`), whatever the other records hold;

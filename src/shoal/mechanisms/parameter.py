@@ -141,7 +141,7 @@ class Parameter:
 
     @property
     def label(self) -> str:
-        """Its name on the page."""
+        """The name of the parameter on the page."""
         return self.title or f"{self.words[:1].upper()}{self.words[1:]}"
 
     def field(self) -> Any:

@@ -22,7 +22,7 @@ PAPER_DELTA = 1.0 / USERS
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """One quantity: its key in the CSV file, its head for people, and a value (or None) for each row.
+    """A column: its key in the CSV file, its heading, and a value (or None) per row.
 
     `side` is how people see it rounded: `nearest` for the paper's own numbers (as in print), `up`
     and `down` for bounds, `given` for inputs.

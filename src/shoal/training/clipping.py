@@ -84,7 +84,7 @@ def user_losses(outputs: Tensor, labels: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True)
 class ClippedSum:
-    """The sum of clipped gradients as one flat vector (in the order of `model.parameters()`), and each user's norm."""
+    """The sum of clipped gradients as one flat vector, and the norm of each user's gradient."""
 
     total: Tensor
     norms: Tensor

@@ -146,7 +146,7 @@ class Rows(OfParameter):
 
 @dataclass(frozen=True, kw_only=True)
 class Geometry:
-    """Of a convolution without gaps in its kernel, for rows and columns."""
+    """The geometry of a convolution without gaps in its kernel, for rows and columns."""
 
     kernel: tuple[int, int]
     stride: tuple[int, int]

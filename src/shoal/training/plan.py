@@ -50,7 +50,7 @@ class Plan:
     mechanism: Mechanism
     rounds: int
     noise: float
-    """Standard deviation of the mean of all reports, for each weight, in units of the clipping norm."""
+    """The noise of the mean of all reports, for each weight, in clipping norms."""
 
     floor: float
     """The noise if a trusted server added it once to the sum over all users: a yardstick."""

@@ -202,7 +202,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether all rounds are done, the budget is used up, or the accuracy is the one to stop at."""
+        """Whether the run ends: by its rounds, its budget, or its accuracy."""
         # Only if rounds were lost can more be paid for than are done and affordable.
         is_spent = self.spent > self.done and self.spent >= self.allowed
         return self.done >= self.rounds or self.is_good_enough or is_spent
@@ -358,7 +358,7 @@ def _optimiser(config: Config, parameters: list[torch.nn.Parameter]) -> torch.op
 
 
 def planned_rounds(config: Config) -> int:
-    """The largest number of rounds of a run: those of its settings, or as many of them as the budget allows."""
+    """The largest number of rounds of a run within its settings and its budget."""
     if config.epsilon is None:
         return config.rounds
     epsilon = guarantee(config.mechanism, delta=config.claim_delta, rounds=config.rounds)

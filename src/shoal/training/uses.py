@@ -119,7 +119,7 @@ def _detached(t: Tensor | None) -> Tensor | None:
 
 
 class Phase:
-    """Of a pass: `over` says that the loss is known, so that a gradient that is taken is the loss's."""
+    """The phase of a pass: once `over`, the loss is known and gradients are those of the loss."""
 
     over = False
 
