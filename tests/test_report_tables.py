@@ -47,6 +47,19 @@ def test_where_another_method_is_ahead_the_report_says_so(generator):
         assert 1.0 - blanket / float(row[head.index("ours")]) < 0.02
 
 
+def test_the_page_on_loaders_quotes_the_benchmark(generator):
+    """Its table at the settings of Chua et al. is the one of the benchmark, and what it says of all settings holds."""
+    _, *rows = generator._column_rows(generator.RESULTS / "shuffled_epochs.md", 10)
+    measured = {(row[0], row[1], row[3], f"**{row[4]}**", row[6], row[8]) for row in rows if row[2] == "1"}
+    quoted = generator._column_rows(ROOT / "docs" / "howto" / "dp-sgd.md", 6)
+    table = [tuple(row) for row in quoted if row[0] in ("10,000", "100,000")]
+    assert len(table) == 12
+    assert set(table) <= measured
+    grid = [row for row in rows if row[0] != "steps"][:60]
+    assert max(float(row[5]) for row in grid) < 1.15
+    assert all(float(row[6]) < float(row[3]) for row in grid)
+
+
 def test_a_report_without_a_place_for_a_table_is_refused(generator):
     with pytest.raises(ValueError, match="the report must have a place for the table 'limit'"):
         generator.filled("# A report", {"limit": "| a |"})
