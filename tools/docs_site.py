@@ -22,6 +22,7 @@ SECTIONS = {
         "howto/combine.md",
         "howto/dropouts.md",
         "howto/dp-sgd.md",
+        "howto/user-level.md",
         "howto/opacus.md",
         "howto/dp-accounting.md",
         "howto/flower.md",
