@@ -1,4 +1,4 @@
-"""A person with several records beside dp_accounting, in one run: values, widths and seconds.
+"""A person with several records beside dp_accounting, in one run: values, widths and processor seconds.
 
     python benchmarks/persons.py [--markdown FILE]
 
@@ -39,17 +39,17 @@ def emptied() -> None:
 
 
 def ours(rate: float, records: int, sigma: float, rounds: int, delta: float) -> tuple[shoal.Interval, float]:
-    """Return our bracket, and the seconds it took."""
+    """Return our bracket, and the processor seconds it took."""
     emptied()
-    start = time.perf_counter()
+    start = time.process_time()
     m = shoal.PoissonSampling(rate=rate, sigma=sigma, records_per_user=records)
     bracket = m.epsilon(delta=delta, rounds=rounds)
-    return bracket, time.perf_counter() - start
+    return bracket, time.process_time() - start
 
 
 def theirs(rate: float, records: int, sigma: float, rounds: int, delta: float, step: float) -> tuple[float, float]:
-    """Return dp_accounting's epsilon at a discretisation, and the seconds it took."""
-    start = time.perf_counter()
+    """Return dp_accounting's epsilon at a discretisation, and the processor seconds it took."""
+    start = time.process_time()
     number = list(range(records + 1))
     law = stats.binom(records, rate).pmf(number).tolist()
     single = pld.from_mixture_gaussian_mechanism(
@@ -59,7 +59,7 @@ def theirs(rate: float, records: int, sigma: float, rounds: int, delta: float, s
         value_discretization_interval=step,
     )
     epsilon = single.self_compose(rounds).get_epsilon_for_delta(delta)
-    return epsilon, time.perf_counter() - start
+    return epsilon, time.process_time() - start
 
 
 def main() -> int:
@@ -84,10 +84,9 @@ def main() -> int:
     lines = [" | ".join(row) for row in (heads, ["---"] * len(heads), *rows)]
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in ("dp-accounting", "numpy", "scipy"))
     text = (
-        f"Measured on {datetime.date.today()} by `benchmarks/persons.py` with Python {platform.python_version()}, shoal "
-        f"from its source, {versions}; one core, ours best of three.\n\n"
-        + "\n".join(f"| {line} |" for line in lines)
-        + "\n"
+        f"Measured on {datetime.date.today()} by `benchmarks/persons.py` with Python {platform.python_version()}, "
+        f"shoal from its source, {versions}; processor seconds, ours best of three.\n\n"
+        + "".join(f"| {line} |\n" for line in lines)
     )
     print(text)
     if arguments.markdown:
