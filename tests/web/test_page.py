@@ -1,7 +1,9 @@
 """The page as it is used: the real command, its doors, and a real browser (Chromium, driven by Playwright)."""
 
 import contextlib
+import itertools
 import json
+import math
 import os
 import pathlib
 import re
@@ -17,7 +19,20 @@ import httpx
 import pytest
 
 import shoal
-from shoal import Accountant, BallsAndBins, LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle, calibrate
+from shoal import (
+    Accountant,
+    BallsAndBins,
+    FixedBatch,
+    LocalGaussian,
+    PoissonSampling,
+    RandomAllocation,
+    SequentialShuffle,
+    Shuffle,
+    ShuffledCheckIn,
+    ShuffledEpochs,
+    SubsampledShuffle,
+    calibrate,
+)
 from shoal.formatting import rounded
 
 pytestmark = pytest.mark.xdist_group("explore")  # one server and one browser for all
@@ -280,6 +295,9 @@ KINDS = [
     (Shuffle, {"users": 5_000, "sigma": 3.0}),
     (BallsAndBins, {"bins": 100, "sigma": 3.0}),
     (LocalGaussian, {"sigma": 3.0}),
+    (PoissonSampling, {"rate": 0.02, "sigma": 3.0}),
+    (FixedBatch, {"records": 5_000, "batch": 100, "sigma": 3.0}),
+    (RandomAllocation, {"steps": 100, "picks": 2, "epochs": 1, "sigma": 3.0}),
 ]
 MOVED = {
     "check-in": ("users", "rate", "sigma", "rounds", "delta"),
@@ -287,6 +305,9 @@ MOVED = {
     "shuffle": ("users",),
     "balls-and-bins": ("bins", "rounds"),
     "local": ("sigma",),
+    "poisson": ("rate",),
+    "fixed-batch": ("batch",),
+    "allocation": ("picks",),
 }
 
 
@@ -304,7 +325,7 @@ def test_each_slider_leads_to_the_numbers_of_the_library(look):
             (asked_about if name in asked_about else fields)[name] = new
             m = cls(**fields, **({"crowd": crowd} if crowded else {}))
             says(upper(page, crowd), rounded(m.epsilon(delta=asked_about["delta"], rounds=asked_about["rounds"]).upper))
-            if name in ("bins", "sigma"):
+            if name in ("bins", "sigma", "batch"):
                 named = page.locator(f"label[for={name}]").text_content()
                 says(page.locator("#h-curve"), f"ε against {named[0].lower()}{named[1:]}")
                 page.locator("#curve:not(.stale) svg .mark").first.wait_for()
@@ -333,20 +354,70 @@ def test_the_page_says_what_the_library_says(look):
         in page.locator("#python").text_content()
     )
     assert page.locator("#shell").text_content().startswith("shoal epsilon shuffle --users 1000 --sigma 3.0")
-    # In words first: other answers are other mechanisms.
-    page.get_by_label("The server at once").check()
+    # What people have, in words, leads to the mechanism.
+    page.get_by_label("Each user sends under its own name").check()
     says(page.locator("#verdict b"), "local")
     says(page.locator("#hero:not(.stale)"), rounded(LocalGaussian(sigma=3.0).epsilon(delta=1e-6, rounds=10).upper))
-    page.get_by_label("A trusted server").check()
+    page.get_by_label("My loader shuffles").check()
+    says(page.locator("#verdict b"), "shuffled-epochs")
+    page.locator("#kind-loader-balls-and-bins").check()
     says(page.locator("#verdict b"), "balls-and-bins")
     page.locator("input[name=adjacency][value=replace]").check()
     says(page.locator("#error-adjacency"), "adjacency must be zero-out for BallsAndBins, got 'replace'")
-    page.get_by_label("Each user").check()
-    page.get_by_label("A shuffler in between").check()
-    page.get_by_label("Nobody: all report").check()
+    page.get_by_label("Phones send noisy updates").check()
+    says(page.locator("#verdict b"), "check-in")
+    page.locator("#kind-mixed-shuffle").check()
     page.get_by_label("one vector").check()
     twice = Shuffle(users=1_000, sigma=3.0, adjacency="replace", crowd="identical").epsilon(delta=1e-6, rounds=10)
     says(page.locator("#hero:not(.stale)"), rounded(twice.upper))
+
+
+def test_a_secret_order_by_keyboard_alone(look):
+    """From the question to a flag, a warning and a record, without a mouse."""
+    page = look(link({"mechanism": "local", "steps": 50, "epochs": 2, "sigma": 3, "rounds": 2, "delta": "1e-6"}))
+    page.locator("#situation-named").focus()
+    page.keyboard.press("ArrowDown")  # round to the first of the four: my loader shuffles
+    says(page.locator("#verdict b"), "shuffled-epochs")
+    m = ShuffledEpochs(steps=50, epochs=2, sigma=3.0)
+    says(page.locator("#hero:not(.stale)"), rounded(m.epsilon(delta=1e-6, rounds=2).upper))
+    says(page.locator("#caution"), m.caution(delta=1e-6, epsilon=m.epsilon(delta=1e-6, rounds=2), rounds=2))
+    page.locator("#slider-epochs").focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Space")
+    truth = m.replace(persistent=True).statement(delta=1e-6, rounds=2)
+    says(page.locator("#hero:not(.stale)"), rounded(truth.answer.upper))
+    facts = page.locator("#facts").inner_text()
+    assert all(words in facts for _, words in truth.facts())
+    page.locator("#format").focus()
+    page.keyboard.press("Tab")
+    with page.expect_download() as waiting:
+        page.keyboard.press("Enter")
+    assert pathlib.Path(waiting.value.path()).read_text() == truth.record("statement", "markdown")
+
+
+def test_a_curve_is_smooth_and_passes_through_its_points(look):
+    page = look(link({"mechanism": "sequential", "users": 500, "sigma": 3, "delta": "1e-6", "crowd": "identical"}))
+    truth = SequentialShuffle(users=500, sigma=3.0, crowd="identical").epsilon(delta=1e-6, rounds=100)
+    says(upper(page, "identical"), rounded(truth.upper))
+    page.locator("#curve:not(.stale) svg .line.identical").wait_for()
+    drawn = page.evaluate("""() => {
+      const svg = document.querySelector("#curve svg");
+      const place = (dot) => [dot.cx.baseVal.value, dot.cy.baseVal.value];
+      const dots = [...svg.querySelectorAll(".dot.identical")].map(place);
+      const line = svg.querySelector(".line.identical");
+      const length = line.getTotalLength();
+      const along = Array.from({ length: 2001 }, (_, i) => line.getPointAtLength(length * i / 2000));
+      return { dots, points: along.map((point) => [point.x, point.y]) };
+    }""")
+    assert len(drawn["dots"]) > 25
+    for x, y in drawn["dots"]:
+        assert min(abs(x - a) + abs(y - b) for a, b in drawn["points"]) < 1.0
+    # It rises where the points do, and nowhere bends by more than a few degrees at once: there are no corners.
+    heights = [y for _, y in drawn["points"]]
+    assert all(after <= before + 0.02 for before, after in itertools.pairwise(heights))
+    steps = [(c - a, d - b) for (a, b), (c, d) in itertools.pairwise(drawn["points"][::20])]
+    angles = [math.atan2(dy, dx) for dx, dy in steps]
+    assert max(abs(after - before) for before, after in itertools.pairwise(angles)) < 0.1
 
 
 def test_an_error_stands_at_its_field_and_goes_again(look):
@@ -390,7 +461,7 @@ def test_a_key_on_a_slider_asks_once(look):
 
 def test_solving_backwards(look):
     page = look(link({**QUICK, "epsilon": "0.05"}))
-    page.get_by_label("Hold ε, and find").check()
+    page.get_by_label("Hold ε, and solve").check()
     m = Shuffle(users=1_000, sigma=3.0, crowd="identical")
     least = calibrate.sigma(lambda s: m.replace(sigma=s), epsilon=0.05, delta=1e-6, rounds=10)
     found = rounded(least, digits=6)
@@ -446,8 +517,17 @@ def test_what_can_be_saved(look):
         assert waiting.value.suggested_filename == name
         return pathlib.Path(waiting.value.path()).read_text()
 
-    assert truth.sentence() in saved("#save-md", "privacy.md")
-    assert r"\paragraph{Privacy statement.}" in saved("#save-tex", "privacy.tex")
+    endings = {"markdown": "md", "latex": "tex", "yaml": "yaml", "json": "json"}
+    for document, format in (
+        ("statement", "markdown"),
+        ("statement", "latex"),
+        ("registry", "yaml"),
+        ("checklist", "json"),
+    ):
+        page.locator("#document").select_option(document)
+        page.locator("#format").select_option(format)
+        text = saved("#save-record", f"privacy-{document}.{endings[format]}")
+        assert text == truth.record(document, format)
     everything = json.loads(saved("#save-json", "privacy.json"))
     assert everything["statements"]["any"] == truth.to_dict()
     assert set(everything["statements"]) == {"any", "identical", "local"}
@@ -468,10 +548,10 @@ def test_what_can_be_saved(look):
           const sigma = document.getElementById("sigma");
           sigma.value = "4";
           sigma.dispatchEvent(new Event("change"));
-          document.getElementById("save-md").click();
+          document.getElementById("save-json").click();
         }""")
     later = Shuffle(users=1_000, sigma=4.0).statement(delta=1e-6, rounds=10)
-    assert later.sentence() in pathlib.Path(waiting.value.path()).read_text()
+    assert json.loads(pathlib.Path(waiting.value.path()).read_text())["statements"]["any"] == later.to_dict()
 
 
 def test_the_budget_tab(look, tmp_path):
@@ -493,7 +573,7 @@ def test_the_budget_tab(look, tmp_path):
     page.locator("#budget-delta").press("Enter")
     says(page.locator("#spent-epsilon:not(.stale)"), rounded(a.epsilon(delta=1e-6).upper))
     most = calibrate.rounds(m, epsilon=0.4, delta=1e-6, after=a)
-    says(page.locator("#togo:not(.stale)"), f"{most:,}")
+    says(page.locator("#remaining:not(.stale)"), f"{most:,}")
     says(page.locator("#spent-left"), rounded(0.4 - a.epsilon(delta=1e-6).upper, "down"))
     assert page.locator("#budget-sentence").text_content() == a.statement(delta=1e-6).sentence()
     page.locator("#file").set_input_files(tmp_path / "bad.json")
@@ -554,7 +634,7 @@ def test_axe_finds_no_serious_problem(look, axe, tmp_path):
     )
     page.locator("#tab-budget").click()
     page.locator("#file").set_input_files(tmp_path / "state.json")
-    says(page.locator("#togo:not(.stale)"), re.compile(r"\d"))
+    says(page.locator("#remaining:not(.stale)"), re.compile(r"\d"))
     problems += page.evaluate("axe.run().then((found) => found.violations)")
     bad = [(p["id"], [n["html"][:200] for n in p["nodes"]]) for p in problems if p["impact"] in ("serious", "critical")]
     assert bad == []

@@ -19,10 +19,11 @@ import shoal
 from shoal import Accountant, BallsAndBins, LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle, calibrate
 from shoal.cli.app import app
 from shoal.formatting import rounded
-from shoal.web import budget, calls, fields, papers, setting, tasks, utility
+from shoal.web import budget, calls, fields, setting, tasks, utility
 
-SMALL = {"users": "1,000", "sample": "100", "bins": "50", "sigma": "3", "rounds": "10", "delta": "1e-6"}
-KINDS = ("local", "shuffle", "subsampled", "check-in", "balls-and-bins")
+SMALL = {"users": "1,000", "sample": "100", "bins": "50", "sigma": "3", "rounds": "10", "delta": "1e-6", "batch": "10",
+         "records": "1,000", "steps": "50", "rate": "0.1"}  # fmt: skip
+KINDS = tuple(setting.KINDS)
 
 
 def pieces(task, **data):
@@ -65,17 +66,58 @@ def test_every_link_of_the_docs_and_the_help_is_a_state_of_the_page():
     assert len(found) >= 2
     for link in found:
         state = dict(parse_qsl(link.rpartition("#")[2], strict_parsing=True))
-        known = {*setting.FIELDS, "mechanism", "adjacency", "crowd", "axis", "hold", "keep", "odds", "local", "tab"}
+        known = {
+            *setting.FIELDS,
+            *(name for kind in KINDS for name in setting.fields(kind)),
+            "mechanism",
+            "adjacency",
+            "crowd",
+            "axis",
+            "hold",
+            "keep",
+            "odds",
+            "local",
+            "tab",
+        }
         assert set(state) <= known, link
         setting.read(state)
 
 
 def test_every_stop_of_every_slider_is_the_value_that_it_shows():
-    for name, field in setting.FIELDS.items():
-        data = field.to_dict()
-        assert [float(setting.number(name, stop)) for stop in field.stops] == data["values"]
-        assert data["values"] == sorted(set(data["values"]))
-        assert not field.stops or field.start in field.stops or name == "rounds"
+    for kind in KINDS:
+        for name, field in {**setting.FIELDS, **setting.fields(kind)}.items():
+            data = field.to_dict()
+            assert [float(setting.number(name, stop)) for stop in field.stops] == data["values"]
+            assert data["values"] == sorted(set(data["values"]))
+            assert not field.stops or field.start in field.stops
+            slider = setting.parameters(kind)[name].slider if name in setting.parameters(kind) else None
+            if slider:
+                assert slider[0] <= data["values"][0] <= data["values"][-1] <= slider[1]
+
+
+def test_every_mechanism_has_its_fields_and_a_situation():
+    """Fields follow from the parameters: of a mechanism that is new, too."""
+    data = fields.page_data()
+    assert set(data["kinds"]) == set(setting.KINDS)
+    for kind, cls in setting.KINDS.items():
+        listed = data["kinds"][kind]
+        assert list(listed["fields"]) == [*(p.name for p in cls.parameters()), "rounds", "delta"]
+        for parameter in cls.parameters():
+            field = listed["fields"][parameter.name]
+            assert (field["label"], field["help"]) == (parameter.label, parameter.help.removesuffix("."))
+        assert listed["description"] == cls.__doc__.splitlines()[0]
+    assert data["kinds"]["poisson"]["fields"]["rate"]["label"] == "Sampling rate"
+    assert data["kinds"]["check-in"]["fields"]["rate"]["label"] == "Check-in rate"
+    for situation in data["situations"]:
+        assert data["kinds"][situation["lead"]]["situation"] == situation["value"]
+    assert data["situations"][0]["lead"] == "shuffled-epochs"
+
+
+def test_a_flag_is_yes_or_no():
+    for text, value in (("yes", True), ("", False)):
+        state = {**SMALL, "mechanism": "shuffled-epochs", "epochs": "3", "persistent": text}
+        assert setting.read(state).mechanism.persistent is value
+        assert ("--persistent" in calls.shell(setting.read(state))) is value
 
 
 def test_every_mark_of_an_axis_is_written_as_it_is():
@@ -110,7 +152,16 @@ def test_an_error_names_its_field(state, field, words):
 
 
 def mechanism(kind, **changes):
-    known = {"users": 1_000, "sample": 100, "rate": 0.1, "bins": 50, "sigma": 3.0}
+    known = {
+        "users": 1_000,
+        "sample": 100,
+        "rate": 0.1,
+        "bins": 50,
+        "sigma": 3.0,
+        "records": 1_000,
+        "batch": 10,
+        "steps": 50,
+    }
     cls = setting.KINDS[kind]
     return cls(**{k: v for k, v in {**known, **changes}.items() if k in cls.__dataclass_fields__})
 
@@ -118,7 +169,7 @@ def mechanism(kind, **changes):
 @pytest.mark.parametrize("kind", KINDS)
 def test_first_numbers_are_the_library_s_and_safe(kind):
     found = pieces("first", state={**SMALL, "mechanism": kind})
-    crowd = "identical" if setting.read({**SMALL, "mechanism": kind}).crowded else "only"
+    crowd = "identical" if setting.read({**SMALL, "mechanism": kind}).has_crowd else "only"
     m = mechanism(kind, crowd="identical")
     one, truth = only(found, piece="epsilon", crowd=crowd), m.epsilon(delta=1e-6, rounds=10)
     assert (one["epsilon"]["lower"], one["epsilon"]["upper"]) == (truth.lower, truth.upper)
@@ -270,15 +321,18 @@ def test_the_calls_of_a_solved_setting_give_the_same(find):
         assert CliRunner().invoke(app, shlex.split(line)[1:]).exit_code == 0, line
 
 
-def test_papers_say_what_the_statement_says():
-    statement = ShuffledCheckIn(users=1_000, rate=0.1, sigma=3.0, crowd="identical").statement(delta=1e-6, method="rdp")
-    assert statement.sentence() in papers.markdown(statement)
-    text = papers.latex(statement)
-    assert text.isascii()
-    assert r"R\'enyi" in text
-    assert text.count("{") == text.count("}")
-    body = re.sub(r"\\[%&#_{}$]|\$\\?\w*[<>-]?\$", "", papers.tex(statement.sentence()))
-    assert not re.search(r"[%&#_{}$~^]", body)
+@pytest.mark.parametrize("format", ["markdown", "latex", "yaml", "json"])
+@pytest.mark.parametrize("document", ["statement", "registry", "checklist"])
+def test_a_record_is_the_statement_s_own(document, format):
+    state = {**SMALL, "mechanism": "check-in", "crowd": "identical"}
+    (piece,) = pieces("record", state=state, document=document, format=format)
+    statement = mechanism("check-in", crowd="identical").statement(delta=1e-6, rounds=10)
+    assert piece == {"piece": "record", "text": statement.record(document, format)}
+
+
+def test_an_unknown_record_is_refused():
+    (refused,) = pieces("record", state=SMALL, document="poem", format="json")
+    assert refused["text"] == "document must be one of statement, registry, checklist, got 'poem'"
 
 
 # Ledgers
@@ -293,7 +347,7 @@ def ledger(**more):
 def test_spent_left_and_rounds_to_go():
     a, text = ledger()
     found = pieces("spent", text=text, state={"epsilon": "0.5", "delta": "1e-6"})
-    spent, togo = only(found, piece="spent"), only(found, piece="togo")
+    spent, togo = only(found, piece="spent"), only(found, piece="remaining")
     truth = a.epsilon(delta=1e-6).upper
     assert spent["epsilon"]["upper"] == truth
     assert spent["sentence"] == a.statement(delta=1e-6).sentence()
@@ -302,7 +356,7 @@ def test_spent_left_and_rounds_to_go():
     for rounds, met in ((more, True), (more + 1, False)):
         after = Accountant().load_state_dict(a.state_dict()).compose(last, rounds=rounds)
         assert (after.epsilon(delta=1e-6).upper <= 0.5) == met
-    other = only(pieces("spent", text=text, state={"epsilon": "0.5", "delta": "1e-6"}, next=0), piece="togo")
+    other = only(pieces("spent", text=text, state={"epsilon": "0.5", "delta": "1e-6"}, next=0), piece="remaining")
     assert other["of"] == f"{a.ledger[0].mechanism.label}: {a.ledger[0].mechanism.settings}"
 
 
@@ -310,7 +364,7 @@ def test_an_exceeded_budget_has_nothing_left():
     found = pieces("spent", text=ledger()[1], state={"epsilon": "0.01", "delta": "1e-6"})
     assert only(found, piece="spent")["exceeded"]
     assert only(found, piece="spent")["left"] == "0"
-    assert only(found, piece="togo")["rounds"] == "0"
+    assert only(found, piece="remaining")["rounds"] == "0"
 
 
 def test_a_budget_s_rounds_of_the_same_kind_are_what_calibration_finds_less_those_done():

@@ -1,4 +1,4 @@
-"""A ledger and its budget: what was spent, what is left, and how many rounds more can be afforded.
+"""A ledger and its budget: what was spent, what is left, and how many more rounds can be afforded.
 
 Three things are read: the state of an accountant (`Accountant.state_dict` as JSON), what `shoal analyst status FOLDER
 --json` prints, and (by the command, not by the browser) the folder of an analyst. An analyst's database alone is
@@ -19,13 +19,12 @@ from shoal.accountant import Accountant
 from shoal.errors import InvalidInput, Unreachable
 from shoal.formatting import rounded, short
 
-LONGEST = 16 << 20
-"""Bytes of a file that is read."""
+FILE_BYTES_MAX = 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """Rounds, and the target they must stay within where the file names one."""
+    """Rounds, and the target that they must stay within where the file has one."""
 
     rounds: Accountant
     epsilon: float | None = None
@@ -33,7 +32,7 @@ class Ledger:
 
 
 def read(text: str) -> Ledger:
-    """The ledger that a file holds."""
+    """Return the ledger that a file holds."""
     if text.startswith("SQLite format 3"):
         raise InvalidInput(
             "file must be JSON, not an analyst's database (its newest rounds may be in another file): choose what "
@@ -49,7 +48,7 @@ def read(text: str) -> Ledger:
 
 
 def _status(data: Mapping[str, Any]) -> Ledger:
-    """An analyst's status: the ledger, and the budget it was set up with."""
+    """Return the ledger of an analyst's status, with the budget that it was set up with."""
     limit = data["budget"]
     if not isinstance(limit, Mapping) or not {"epsilon"} <= set(limit):
         raise InvalidInput(f"budget must be a mapping with epsilon, got {limit!r}")
@@ -65,8 +64,9 @@ def _status(data: Mapping[str, Any]) -> Ledger:
 
 
 def text_of(path: Path) -> str:
-    """What the page shows of a file or an analyst's folder, as the text of a file that `read` takes."""
+    """Return what the page shows of a file or an analyst's folder, as the text of a file that `read` takes."""
     if path.is_dir():
+        # Here, because only those who run a deployment have installed what it needs.
         from shoal.deployment.analyst import Analyst
 
         analyst = Analyst.read(path)
@@ -76,8 +76,8 @@ def text_of(path: Path) -> str:
             return json.dumps({"budget": limit, "delta": task.delta, "ledger": analyst.accountant().state_dict()})
         finally:
             analyst.close()
-    if path.stat().st_size > LONGEST:
-        raise InvalidInput(f"budget must be a file of at most {LONGEST} bytes, got {path.stat().st_size}")
+    if path.stat().st_size > FILE_BYTES_MAX:
+        raise InvalidInput(f"budget must be a file of at most {FILE_BYTES_MAX} bytes, got {path.stat().st_size}")
     text = path.read_bytes().decode("utf-8", errors="replace")
     read(text)
     return text
@@ -86,34 +86,56 @@ def text_of(path: Path) -> str:
 def pieces(
     data: Mapping[str, Any], *, bracket: Callable[[Any], dict[str, Any]], stated: Callable[[Any], dict[str, Any]]
 ) -> Iterator[dict[str, Any]]:
-    """The ledger, what it has cost, and how many more rounds of one of its kinds fit into the budget."""
+    """Yield the ledger, its cost, and how many more rounds of one of its kinds fit into the budget.
+
+    Args:
+      data: The text of the file, the budget that was typed, and which entry the next rounds are of.
+      bracket: Makes a piece of an interval.
+      stated: Makes a piece of a statement.
+    """
     ledger = read(data["text"])
     entries = ledger.rounds.ledger
-    asked = data.get("state", {})
-    given = {
-        name: known if not asked.get(name) and known is not None else number(name, asked.get(name) or start)
-        for name, known, start in (("epsilon", ledger.epsilon, "1"), ("delta", ledger.delta, "1e-5"))
-    }
-    target, small = _validate.epsilon(given["epsilon"], positive=True), _validate.delta(given["delta"])
-    shown = [{"label": e.mechanism.label, "settings": e.mechanism.settings, "rounds": f"{e.rounds:,}"} for e in entries]
+    typed = data.get("state", {})
+    target = _validate.epsilon(_typed_or_saved("epsilon", typed, ledger.epsilon, "1"), positive=True)
+    delta = _validate.delta(_typed_or_saved("delta", typed, ledger.delta, "1e-5"))
+    rows = [{"label": e.mechanism.label, "settings": e.mechanism.settings, "rounds": f"{e.rounds:,}"} for e in entries]
     yield {
-        "piece": "ledger", "entries": shown, "rounds": f"{len(ledger.rounds):,}",
-        "adjacency": entries[0].mechanism.adjacency if entries else "", "epsilon": short(target), "delta": short(small),
-    }  # fmt: skip
+        "piece": "ledger",
+        "entries": rows,
+        "rounds": f"{len(ledger.rounds):,}",
+        "adjacency": entries[0].mechanism.adjacency if entries else "",
+        "epsilon": short(target),
+        "delta": short(delta),
+    }
     if not entries:
         return
-    statement = ledger.rounds.statement(delta=small)
+    statement = ledger.rounds.statement(delta=delta)
     cost = statement.answer.upper
-    left = max(0.0, target - cost)
-    part = min(1.0, cost / target)
     yield {
-        "piece": "spent", **stated(statement), "exceeded": cost > target, "part": part,
-        "percent": rounded(100.0 * cost / target, digits=3), "left": rounded(left, "down"), "budget": short(target),
-    }  # fmt: skip
-    which = _validate.integer("next", data.get("next", len(entries) - 1), minimum=0, maximum=len(entries) - 1)
+        "piece": "spent",
+        **stated(statement),
+        "exceeded": cost > target,
+        "part": min(1.0, cost / target),
+        "percent": rounded(100.0 * cost / target, digits=3),
+        "left": rounded(max(0.0, target - cost), "down"),
+        "budget": short(target),
+    }
+    next_entry = _validate.integer("next", data.get("next", len(entries) - 1), minimum=0, maximum=len(entries) - 1)
     try:
-        more = calibrate.rounds(entries[which].mechanism, epsilon=target, delta=small, after=ledger.rounds)
+        rounds = calibrate.rounds(entries[next_entry].mechanism, epsilon=target, delta=delta, after=ledger.rounds)
     except Unreachable:
-        more = 0
-    of = f"{shown[which]['label']}: {shown[which]['settings']}"
-    yield {"piece": "togo", "next": which, "rounds": f"{more:,}", "of": of}
+        rounds = 0
+    row = rows[next_entry]
+    yield {
+        "piece": "remaining",
+        "next": next_entry,
+        "rounds": f"{rounds:,}",
+        "of": f"{row['label']}: {row['settings']}",
+    }
+
+
+def _typed_or_saved(name: str, typed: Mapping[str, str], saved: float | None, start: str) -> float:
+    """Return what was typed into a field, or else the value in the file, or else where the field starts."""
+    if not typed.get(name) and saved is not None:
+        return saved
+    return number(name, typed.get(name) or start)

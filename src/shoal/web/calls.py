@@ -3,53 +3,60 @@
 from __future__ import annotations
 
 import shlex
+from typing import Any
 
-from shoal.web.setting import SHARED, Setting, parameters
-
-_CHOICES = ["adjacency", "crowd"]
+from shoal.web.setting import Setting, parameters
 
 
-def _written(value: object) -> str:
-    return f"{value:_}" if isinstance(value, int) else repr(value)
+def _choices(setting: Setting) -> dict[str, Any]:
+    """Return what the question assumes: the adjacency, and the crowd where there is one."""
+    m = setting.mechanism
+    return {"adjacency": m.adjacency, **({"crowd": m.crowd} if setting.has_crowd else {})}
+
+
+def _literal(value: object) -> str:
+    is_number = isinstance(value, int) and not isinstance(value, bool)
+    return f"{value:_}" if is_number else repr(value)
 
 
 def python(setting: Setting) -> str:
-    """A program that prints the statement."""
+    """Return a program that prints the statement."""
     m = setting.mechanism
-    names = [name for name in parameters(m.label) if name not in SHARED] + _CHOICES
-    words = ", ".join(f"{name}={_written(getattr(m, name))}" for name in names if name != "crowd" or m.crowd_matters)
-    lines = ["import shoal", "", f"m = shoal.{type(m).__name__}({words})"]
-    small, rounds = _written(setting.delta), _written(setting.rounds)
-    if setting.find is not None:
-        target = f"epsilon={_written(setting.epsilon)}, delta={small}"
-        if setting.find == "rounds":
+    values = {**{name: getattr(m, name) for name in parameters(m.label)}, **_choices(setting)}
+    arguments = ", ".join(f"{name}={_literal(value)}" for name, value in values.items())
+    lines = ["import shoal", "", f"m = shoal.{type(m).__name__}({arguments})"]
+    delta, rounds = _literal(setting.delta), _literal(setting.rounds)
+    if setting.unknown is not None:
+        target = f"epsilon={_literal(setting.epsilon)}, delta={delta}"
+        if setting.unknown == "rounds":
             lines.append(f"print(shoal.calibrate.rounds(m, {target}))")
         else:
-            least = ", at_least=m.sample" if setting.find == "users" and m.sampling == "drawn" else ""
+            smallest = ", at_least=m.sample" if setting.unknown == "users" and m.sampling == "drawn" else ""
             lines += [
-                f"make = lambda value: m.replace({setting.find}=value)",
-                f"print(shoal.calibrate.{setting.find}(make, {target}, rounds={rounds}{least}))",
+                f"make = lambda value: m.replace({setting.unknown}=value)",
+                f"print(shoal.calibrate.{setting.unknown}(make, {target}, rounds={rounds}{smallest}))",
             ]
-    lines.append(f"print(m.statement(delta={small}, rounds={rounds}))")
+    lines.append(f"print(m.statement(delta={delta}, rounds={rounds}))")
     return "\n".join(lines) + "\n"
 
 
 def shell(setting: Setting) -> str:
-    """Commands that print the same numbers."""
-    m = setting.mechanism
-    asked = ["--delta", str(setting.delta), "--rounds", str(setting.rounds)]
+    """Return commands that print the same numbers."""
+    question = ["--delta", str(setting.delta), "--rounds", str(setting.rounds)]
     commands = []
-    if setting.find is not None:
-        words = ["shoal", "calibrate", setting.find, m.label]
-        rest = asked if setting.find != "rounds" else asked[:2]
-        commands.append([*words, *_options(setting, setting.find), "--epsilon", str(setting.epsilon), *rest])
-    commands.append(["shoal", "epsilon", m.label, *_options(setting), *asked])
+    if setting.unknown is not None:
+        target = ["--epsilon", str(setting.epsilon), *(question if setting.unknown != "rounds" else question[:2])]
+        options = _options(setting, without=setting.unknown)
+        commands.append(["shoal", "calibrate", setting.unknown, setting.kind, *options, *target])
+    commands.append(["shoal", "epsilon", setting.kind, *_options(setting), *question])
     return "\n".join(map(shlex.join, commands)) + "\n"
 
 
 def _options(setting: Setting, without: str | None = None) -> list[str]:
-    m = setting.mechanism
-    names = [name for name in parameters(m.label) if name not in (*SHARED, without)] + _CHOICES
-    return [
-        word for name in names if name != "crowd" or m.crowd_matters for word in (f"--{name}", str(getattr(m, name)))
-    ]
+    """Return the options that describe the mechanism, but for one of them; a flag is there or not."""
+    values = {name: getattr(setting.mechanism, name) for name in parameters(setting.kind) if name != without}
+    words = []
+    for name, value in {**values, **_choices(setting)}.items():
+        flag = f"--{name.replace('_', '-')}"
+        words += ([flag] if value else []) if isinstance(value, bool) else [flag, str(value)]
+    return words

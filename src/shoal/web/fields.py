@@ -1,69 +1,85 @@
-"""What the page asks for: words, fields and ticks, as data."""
+"""What the page consists of before anything is computed: mechanisms, their fields, and the marks of axes, as data."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
+from shoal.mechanisms import LocalGaussian, Mechanism, PoissonSampling, ShuffledCheckIn, ShuffledEpochs
 from shoal.web import setting
 
 
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """An answer to "What do you have?": a name, what it means, and the mechanism that it leads to first."""
+
+    text: str
+    more: str
+    lead: type[Mechanism]
+
+
+SITUATIONS = {
+    "loader": Situation(
+        text="My loader shuffles",
+        more="An epoch uses every record, in batches put together at random.",
+        lead=ShuffledEpochs,  # what loaders do, and the least private of its kind
+    ),
+    "drawn": Situation(
+        text="Batches are drawn at random",
+        more="Each step draws its records anew, as Poisson sampling does.",
+        lead=PoissonSampling,
+    ),
+    "mixed": Situation(
+        text="Phones send noisy updates",
+        more="Users add the noise; a shuffler removes names before the server looks.",
+        lead=ShuffledCheckIn,
+    ),
+    "named": Situation(
+        text="Each user sends under its own name",
+        more="Users add the noise; nobody stands between them and the server.",
+        lead=LocalGaussian,
+    ),
+}
+"""Each mechanism belongs to one of them."""
+
+
+def situation_of(mechanism: type[Mechanism]) -> str:
+    """Return the situation in which a mechanism is run, from what its class says about itself."""
+    if mechanism.noise_by == "server":
+        return "loader" if mechanism.sampling == "allocated" else "drawn"
+    return "mixed" if mechanism.is_shuffled else "named"
+
+
 def page_data() -> dict[str, Any]:
-    """All that does not depend on an answer."""
-    kinds = {
-        label: {"parameters": setting.parameters(label), "trust": cls.trust, "name": cls.__name__,
-                "crowded": cls.crowd_matters}
-        for label, cls in setting.KINDS.items()
-    }  # fmt: skip
+    """Return all that does not depend on an answer."""
     return {
         "fields": {name: field.to_dict() for name, field in setting.FIELDS.items()},
-        "kinds": kinds,
-        "questions": QUESTIONS,
-        "found": setting.FOUND,
+        "kinds": {label: _kind_data(label, cls) for label, cls in setting.KINDS.items()},
+        "situations": [
+            {"value": name, "text": situation.text, "more": situation.more, "lead": situation.lead.label}
+            for name, situation in SITUATIONS.items()
+        ],
+        "start": setting.START,
+        "unknowns": setting.UNKNOWNS,
         "ticks": ticks(),
     }
 
 
-QUESTIONS = [
-    {
-        "name": "sends",
-        "ask": "Who sends?",
-        "choices": [
-            {
-                "value": "users",
-                "text": "Each user",
-                "more": "clips a vector, adds Gaussian noise and sends the report.",
-            },
-            {
-                "value": "server",
-                "text": "A trusted server",
-                "more": "holds all data and adds noise to each batch’s sum.",
-            },
-        ],
-    },
-    {
-        "name": "sees",
-        "ask": "Who sees?",
-        "choices": [
-            {"value": "mixed", "text": "A shuffler in between", "more": "mixes the reports; the server sees no names."},
-            {"value": "named", "text": "The server at once", "more": "with the name of who sent it."},
-        ],
-    },
-    {
-        "name": "sampled",
-        "ask": "Who is sampled?",
-        "choices": [
-            {"value": "all", "text": "Nobody: all report", "more": "in every round."},
-            {"value": "coin", "text": "Each tosses a coin", "more": "of its own, in secret, and may stay out."},
-            {"value": "drawn", "text": "A fixed number", "more": "is drawn in secret by a sampler that is trusted."},
-        ],
-    },
-]
-"""In words first: the answers lead to the mechanism."""
+def _kind_data(label: str, cls: type[Mechanism]) -> dict[str, Any]:
+    """Return what the page knows of a mechanism; its description is the first line of its docstring."""
+    description = (cls.__doc__ or label).partition("\n")[0]
+    return {
+        "fields": {name: field.to_dict() for name, field in setting.fields(label).items()},
+        "situation": situation_of(cls),
+        "description": description,
+        "trust": cls.trust,
+        "crowd": cls.crowd_matters,
+    }
 
 
 def ticks() -> list[dict[str, Any]]:
-    """Where an axis may be marked, and how it is written there: 1, 2 and 5 of every power of ten."""
-    found = []
+    """Return where an axis may be marked, and how it is written there: 1, 2 and 5 of every power of ten."""
+    marks = []
     for exponent in range(-16, 16):
         for digit in (1, 2, 5):
             value = float(f"{digit}e{exponent}")
@@ -73,5 +89,5 @@ def ticks() -> list[dict[str, Any]]:
                 text = f"{value:.{-exponent}f}"
             else:
                 text = f"{digit}e{exponent}"
-            found.append({"value": value, "text": text, "digit": digit})
-    return found
+            marks.append({"value": value, "text": text, "digit": digit})
+    return marks

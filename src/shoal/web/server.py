@@ -42,8 +42,7 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-LONGEST = 20 << 20
-"""Bytes of a request."""
+REQUEST_BYTES_MAX = 20 << 20
 
 
 class Guard:
@@ -79,35 +78,40 @@ class Guard:
             return "host must be this machine's loopback address and port\n"
         if headers.get("origin", f"http://{host}") != f"http://{host}":
             return "origin must be this page\n"
-        given = scope["path"].split("/")[1]
-        if not secrets.compare_digest(given.encode(), self._secret.encode()):
+        secret = scope["path"].split("/")[1]
+        if not secrets.compare_digest(secret.encode(), self._secret.encode()):
             return "the address must be the one that 'shoal explore' printed\n"
         return None
 
 
-class Desk:
-    """Who is asking what: a newer question of the same page ends its older one."""
+class Broker:
+    """Passes questions to workers, and pieces back; a newer question of the same page ends its older one."""
 
     def __init__(self) -> None:
-        how = workers.context()
-        self.quick, self.slow = workers.Lane(how), workers.Lane(how)
-        # Pictures have a lane of their own: a slider that moves while they are drawn finds the quick one free, and as
+        context = workers.context()
+        self.quick, self.slow = workers.Worker(context), workers.Worker(context)
+        # Pictures have a worker of their own: a slider that moves while they are drawn finds the quick one free, and as
         # long as anybody waits for a number they get little of the processor. Only any crowd's curve is drawn where its
         # number was computed: most of the work is done there already.
-        self.pictures = workers.Lane(how, patience=5)
+        self.pictures = workers.Worker(context, patience=5)
         self._open: dict[str, asyncio.Task[None]] = {}
         self._page: dict[str, Any] = {}
 
     async def page(self) -> dict[str, Any]:
-        """What the page is made of. This process itself loads no numerics: it is up at once."""
+        """Return what the page consists of. This process itself loads no numerics: it is up at once."""
         if not self._page:
-            async with contextlib.aclosing(self.quick.ask("page", {})) as pieces:  # type: ignore[type-var]
+            async with contextlib.aclosing(self.quick.pieces("page", {})) as pieces:  # type: ignore[type-var]
                 async for piece in pieces:
                     self._page = piece
         return self._page
 
     async def answers(self, page: str, work: Callable[[asyncio.Queue[Any]], Any]) -> AsyncIterator[dict[str, Any]]:
-        """The pieces that `work` puts into its queue, until it is done or the page asks something else."""
+        """Yield the pieces that `work` puts into its queue, until it is done or the page asks something else.
+
+        Args:
+          page: The page that asks.
+          work: Puts pieces into a queue.
+        """
         if page in self._open:
             self._open[page].cancel()
         queue: asyncio.Queue[Any] = asyncio.Queue()
@@ -131,21 +135,26 @@ class Desk:
                 del self._open[page]
 
     async def explore(self, queue: asyncio.Queue[Any], state: dict[str, str]) -> None:
-        """What comes at once, then any crowd, then the pictures; a parameter that is solved for before all that."""
+        """Put into the queue what comes at once, then any crowd, then the pictures; what is solved for comes first.
+
+        Args:
+          queue: Where the pieces go.
+          state: The texts of the page.
+        """
         if state.get("hold"):
-            # The identical crowd's value comes soon; any crowd's, if it is asked for, takes some times as long.
-            found = await self._pass(queue, self.quick, "solve", {"state": {**state, "crowd": "identical"}})
-            if found.get("crowd") == "identical" and state.get("crowd", "any") == "any":
-                found = await self._pass(queue, self.slow, "solve", {"state": state})
-            if found.get("piece") != "found":
+            # The identical crowd's value comes soon; any crowd's, if it is the question, takes some times as long.
+            solution = await self._pass(queue, self.quick, "solve", {"state": {**state, "crowd": "identical"}})
+            if solution.get("crowd") == "identical" and state.get("crowd", "any") == "any":
+                solution = await self._pass(queue, self.slow, "solve", {"state": state})
+            if solution.get("piece") != "solved":
                 return
-            state = {**state, found["field"]: found["text"], "solved": "yes"}
+            state = {**state, solution["field"]: solution["text"], "solved": "yes"}
         begun = asyncio.Event()
         head: dict[str, Any] = {}
 
         async def any_crowd() -> None:
             await begun.wait()
-            if head.get("crowded"):
+            if head.get("has_crowd"):
                 await self._pass(queue, self.slow, "any", {"state": state})
 
         later = asyncio.create_task(any_crowd())
@@ -155,39 +164,44 @@ class Desk:
             await later
             if last.get("piece") == "error" or not head:
                 return
-            crowds = ("local", "identical") if head["crowded"] else ("only",)
-            quick = [(task, crowd) for task in ("attack", "curve") for crowd in crowds]
-            drawn = [asyncio.create_task(self._draw(queue, self.pictures, state, quick))]
-            if head["crowded"]:
-                drawn.append(asyncio.create_task(self._draw(queue, self.slow, state, [("curve", "any")])))
+            crowds = ("local", "identical") if head["has_crowd"] else ("only",)
+            pictures = [(task, crowd) for task in ("attack", "curve") for crowd in crowds]
+            drawings = [asyncio.create_task(self._draw(queue, self.pictures, state, pictures))]
+            if head["has_crowd"]:
+                drawings.append(asyncio.create_task(self._draw(queue, self.slow, state, [("curve", "any")])))
             try:
-                await asyncio.gather(*drawn)
+                await asyncio.gather(*drawings)
             finally:
-                for one in drawn:
-                    one.cancel()
+                for drawing in drawings:
+                    drawing.cancel()
         finally:
             later.cancel()
 
-    async def _draw(self, queue: asyncio.Queue[Any], lane: workers.Lane, state: Any, wanted: Any) -> None:
-        for task, crowd in wanted:
-            await self._pass(queue, lane, task, {"state": state, "crowd": crowd})
+    async def _draw(self, queue: asyncio.Queue[Any], worker: workers.Worker, state: Any, pictures: Any) -> None:
+        for task, crowd in pictures:
+            await self._pass(queue, worker, task, {"state": state, "crowd": crowd})
 
     async def spent(self, queue: asyncio.Queue[Any], data: dict[str, Any]) -> None:
+        """Put what a ledger has cost into the queue."""
         await self._pass(queue, self.slow, "spent", data)
+
+    async def record(self, queue: asyncio.Queue[Any], data: dict[str, Any]) -> None:
+        """Put a guarantee as a document into the queue; the slow worker has computed it already."""
+        await self._pass(queue, self.slow, "record", data)
 
     async def _pass(
         self,
         queue: asyncio.Queue[Any],
-        lane: workers.Lane,
+        worker: workers.Worker,
         task: str,
         data: dict[str, Any],
         *,
         head: dict[str, Any] | None = None,
         begun: asyncio.Event | None = None,
     ) -> dict[str, Any]:
-        """Hand on the pieces of a task; the last one that is no note comes back."""
+        """Pass on the pieces of a task; return the last one that is no note."""
         last: dict[str, Any] = {}
-        async with contextlib.aclosing(lane.ask(task, data)) as pieces:  # type: ignore[type-var]
+        async with contextlib.aclosing(worker.pieces(task, data)) as pieces:  # type: ignore[type-var]
             async for piece in pieces:
                 queue.put_nowait(piece)
                 if piece["piece"] != "note":
@@ -199,12 +213,19 @@ class Desk:
         return last
 
     def close(self) -> None:
-        for lane in (self.quick, self.slow, self.pictures):
-            lane.close()
+        for worker in (self.quick, self.slow, self.pictures):
+            worker.close()
 
 
-def make_app(desk: Desk, *, port: int, secret: str, budget: str | None = None) -> Guard:
-    """The pages and the questions, behind the guard."""
+def make_app(broker: Broker, *, port: int, secret: str, budget: str | None = None) -> Guard:
+    """Return the application: the page and its questions, behind the guard.
+
+    Args:
+      broker: Answers the questions.
+      port: The port that the server listens on.
+      secret: What the path begins with.
+      budget: A ledger to open with.
+    """
 
     async def page(request: Request) -> Response:
         name = request.path_params.get("name", "index.html")
@@ -215,14 +236,14 @@ def make_app(desk: Desk, *, port: int, secret: str, budget: str | None = None) -
         return Response(file.read_bytes(), media_type=TYPES[ending])
 
     async def fields(_: Request) -> Response:
-        return JSONResponse({**await desk.page(), "version": __version__, "budget": budget})
+        return JSONResponse({**await broker.page(), "version": __version__, "budget": budget})
 
     async def body(request: Request) -> dict[str, Any]:
         received = bytearray()
         async for block in request.stream():
             received += block
-            if len(received) > LONGEST:
-                raise InvalidInput(f"a request must have at most {LONGEST} bytes")
+            if len(received) > REQUEST_BYTES_MAX:
+                raise InvalidInput(f"a request must have at most {REQUEST_BYTES_MAX} bytes")
         data = json.loads(received)
         if not isinstance(data, dict) or not isinstance(data.get("page"), str):
             raise InvalidInput("a request must be a mapping with the key page")
@@ -239,12 +260,14 @@ def make_app(desk: Desk, *, port: int, secret: str, budget: str | None = None) -
 
         async def work(queue: asyncio.Queue[Any]) -> None:
             if request.url.path.endswith("/budget"):
-                await desk.spent(queue, {"text": str(data.get("text", "")), **data})
+                await broker.spent(queue, {"text": str(data.get("text", "")), **data})
+            elif request.url.path.endswith("/record"):
+                await broker.record(queue, data)
             else:
-                await desk.explore(queue, data["state"])
+                await broker.explore(queue, data["state"])
 
         async def lines() -> AsyncIterator[bytes]:
-            async with contextlib.aclosing(desk.answers(data["page"], work)) as pieces:  # type: ignore[type-var]
+            async with contextlib.aclosing(broker.answers(data["page"], work)) as pieces:  # type: ignore[type-var]
                 async for piece in pieces:
                     yield json.dumps(piece, allow_nan=False).encode() + b"\n"
 
@@ -257,13 +280,20 @@ def make_app(desk: Desk, *, port: int, secret: str, budget: str | None = None) -
             Route("/api/fields", fields),
             Route("/api/answers", ask, methods=["POST"]),
             Route("/api/budget", ask, methods=["POST"]),
+            Route("/api/record", ask, methods=["POST"]),
         ]
     )
     return Guard(app, port=port, secret=secret)
 
 
 def run(*, show: bool = True, fragment: str = "", budget: str | None = None) -> None:
-    """Serve the page until the user ends it; `fragment` is the state it opens with."""
+    """Serve the page until the user ends it.
+
+    Args:
+      show: Whether to open a browser.
+      fragment: The state that the page opens with.
+      budget: A ledger to open with.
+    """
     workers.quiet_environment()
     secret = secrets.token_urlsafe(24)
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as door:
@@ -275,12 +305,16 @@ def run(*, show: bool = True, fragment: str = "", budget: str | None = None) -> 
 
 
 async def _serve(door: socket.socket, port: int, secret: str, address: str, show: bool, budget: str | None) -> None:
-    desk = Desk()
+    broker = Broker()
     try:
         settings = Config(
-            make_app(desk, port=port, secret=secret, budget=budget),
-            log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1, lifespan="off",
-        )  # fmt: skip
+            make_app(broker, port=port, secret=secret, budget=budget),
+            log_level="warning",
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=1,
+            lifespan="off",
+        )
         server = Server(settings)
         serving = asyncio.create_task(server.serve(sockets=[door]))
         while not server.started and not serving.done():
@@ -290,7 +324,7 @@ async def _serve(door: socket.socket, port: int, secret: str, address: str, show
             threading.Thread(target=_open, args=(address,), daemon=True).start()
         await serving
     finally:
-        desk.close()
+        broker.close()
 
 
 def _open(address: str) -> None:

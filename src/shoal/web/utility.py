@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
-from shoal.mechanisms import Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle
+from shoal.mechanisms import Mechanism
 
 _UP = 1.0 + 1e-14
 """More than the round-off of the few operations below."""
+
+_ESTIMATES = {
+    "all": "The mean of all reports is off the users' mean",
+    "drawn": "The mean of the sampled reports is off the users' mean",
+    "coin": "The sum of reports / (rate · users) is off the users' mean",
+}
+"""The beginning of a sentence, by who is sampled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,48 +30,46 @@ class Error:
 
     @property
     def total(self) -> float:
+        """The error of both together."""
         return math.hypot(self.noise, self.sampling) * _UP
 
 
 def error(mechanism: Mechanism, *, clip: float, dimension: int) -> Error:
-    """The root mean square distance between the estimate of a round and the mean of all users' clipped vectors.
+    """Return the root mean square distance between a round's estimate and the mean of all users' clipped vectors.
 
     Each report has noise N(0, (C sigma)^2 I_d), so a sum of k reports is off by C sigma sqrt(d k). With n users of
     norm at most C:
 
-    - shuffle, the mean of n reports: C sigma sqrt(d / n);
-    - subsampled, the mean of m reports: C sigma sqrt(d / m), and the mean of m drawn without replacement is off by
+    - all report, the mean of n reports: C sigma sqrt(d / n);
+    - m are drawn, the mean of m reports: C sigma sqrt(d / m), and the mean of m drawn without replacement is off by
       sqrt(V / m * (n - m) / (n - 1)), V <= C^2 the variance of the n vectors;
-    - check-in, the sum of reports / (rate n), which does not tell how many checked in: k reports have rate n on
-      average, so C sigma sqrt(d / (rate n)); each user's coin adds |x|^2 rate (1 - rate), together at most
+    - each tosses a coin, the sum of reports / (rate n), which does not tell how many checked in: k reports have rate n
+      on average, so C sigma sqrt(d / (rate n)); each user's coin adds |x|^2 rate (1 - rate), together at most
       C sqrt((1 - rate) / (rate n)).
 
     Noise is independent of the sample and has mean 0, so the squares add. By Jensen's inequality the expected
     distance is not above its root mean square. Where no number of users is known, it is that of one published vector.
+
+    Args:
+      mechanism: The mechanism.
+      clip: The clipping norm C.
+      dimension: The number of coordinates d.
     """
-    one = clip * mechanism.sigma * math.sqrt(dimension)
-    if isinstance(mechanism, Shuffle):
-        return Error(
-            noise=one / math.sqrt(mechanism.users) * _UP,
-            sampling=0.0,
-            estimate="The mean of all reports is off the users' mean",
-        )
-    if isinstance(mechanism, SubsampledShuffle):
-        n, m = mechanism.users, mechanism.sample
-        part = (n - m) / (n - 1) if n > 1 else 0.0
-        drawn = clip * math.sqrt(part / m) * _UP
-        return Error(
-            noise=one / math.sqrt(m) * _UP,
-            sampling=drawn,
-            estimate="The mean of the sampled reports is off the users' mean",
-        )
-    if isinstance(mechanism, ShuffledCheckIn):
-        expected = mechanism.rate * mechanism.users
-        drawn = clip * math.sqrt((1.0 - mechanism.rate) / expected) * _UP
-        return Error(
-            noise=one / math.sqrt(expected) * _UP,
-            sampling=drawn,
-            estimate="The sum of reports / (rate · users) is off the users' mean",
-        )
-    what = "One report is off its vector" if mechanism.label == "local" else "One batch's sum is off the true sum"
-    return Error(noise=one * _UP, sampling=0.0, estimate=what)
+    vector = clip * mechanism.sigma * math.sqrt(dimension)
+    if not mechanism.is_shuffled:
+        by_server = mechanism.noise_by == "server"
+        estimate = "One batch's sum is off the true sum" if by_server else "One report is off its vector"
+        return Error(noise=vector * _UP, sampling=0.0, estimate=estimate)
+    shuffled: Any = mechanism  # which has a number of users
+    n = shuffled.users
+    reports = mechanism.expected_reports(n)
+    absent = 0.0
+    if mechanism.sampling == "coin":
+        absent = 1.0 - mechanism.participation
+    elif mechanism.sampling == "drawn" and n > 1:
+        absent = (n - reports) / (n - 1)
+    return Error(
+        noise=vector / math.sqrt(reports) * _UP,
+        sampling=clip * math.sqrt(absent / reports) * _UP,
+        estimate=_ESTIMATES[mechanism.sampling],
+    )

@@ -1,8 +1,8 @@
-"""Processes that compute, one question at a time, and can be stopped in the middle of one.
+"""Processes that compute, one question at a time, and can be stopped in the middle of it.
 
-A computation in numpy cannot be interrupted from outside, so what is not wanted any more is ended with its process;
-the next one is forked from a server process that has everything loaded already, which takes some hundredths of a
-second. Where processes cannot be forked they are spawned, which takes longer.
+A computation in numpy cannot be interrupted from outside, so one whose answer nobody waits for is ended with its
+process. The next process is forked from a server process that has everything loaded already, which takes some
+hundredths of a second. Where processes cannot be forked they are spawned, which takes longer.
 """
 
 from __future__ import annotations
@@ -22,19 +22,25 @@ _WARM = "shoal.web.warm"
 
 
 def context() -> BaseContext:
-    """How processes are started on this system."""
+    """Return how processes are started on this system."""
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
-    found = multiprocessing.get_context("forkserver")
-    found.set_forkserver_preload([_WARM])
-    return found
+    forkserver = multiprocessing.get_context("forkserver")
+    forkserver.set_forkserver_preload([_WARM])
+    return forkserver
 
 
-def serve(questions: Connection, patience: int) -> None:
-    """The life of a process: answer until nobody asks any more. The more patience, the more others go before it."""
+def run_worker(questions: Connection, patience: int) -> None:
+    """Answer questions until the pipe is closed: the whole life of a process.
+
+    Args:
+      questions: The end of a pipe: tasks come in, pieces go out.
+      patience: How much other processes go before it (the system's niceness).
+    """
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the server's to handle
     if patience and hasattr(os, "nice"):
         os.nice(patience)
+    # Here, because the server imports this file, and it loads no numerics: it must be up at once.
     from shoal.web import tasks
 
     with contextlib.suppress(EOFError, BrokenPipeError, ConnectionResetError):
@@ -45,29 +51,29 @@ def serve(questions: Connection, patience: int) -> None:
             questions.send(None)
 
 
-class Lane:
-    """One process at a time; questions wait for one another.
+class Worker:
+    """One process at a time, whose questions wait for one another.
 
-    A process that was ended is replaced when the next question comes: to fork one takes time that another lane's
+    A process that was ended is replaced when the next question comes: to fork one takes time that another worker's
     answer may need first.
     """
 
-    def __init__(self, how: BaseContext, *, patience: int = 0) -> None:
-        self._context, self._patience = how, patience
+    def __init__(self, context: BaseContext, *, patience: int = 0) -> None:
+        self._context, self._patience = context, patience
         self._turn = asyncio.Lock()
         self._start()
 
     def _start(self) -> None:
         self._pipe, child = self._context.Pipe()
         self._process = self._context.Process(  # type: ignore[attr-defined]
-            target=serve, args=(child, self._patience), daemon=True
+            target=run_worker, args=(child, self._patience), daemon=True
         )
         self._process.start()
         self._ended = False
         child.close()
 
-    async def ask(self, task: str, data: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
-        """The pieces of a task. Whoever stops listening stops the computation."""
+    async def pieces(self, task: str, data: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+        """Yield the pieces of a task. Whoever stops listening stops the computation."""
         async with self._turn:
             if self._ended:
                 self._start()
@@ -78,8 +84,12 @@ class Lane:
                     yield piece
                 finished = True
             except (EOFError, OSError):
-                # The process died, of too little memory for one: say so, and have another for the next question.
-                yield {"piece": "error", "field": None, "text": "the computation was ended by the system"}
+                # The worker died (out of memory, say): report it, and start a new one for the next question.
+                yield {
+                    "piece": "error",
+                    "field": None,
+                    "text": "the computation ended early; the terminal of shoal explore may say why",
+                }
             finally:
                 if not finished:
                     self.close()

@@ -30,7 +30,7 @@ export function budget(page) {
     if (text === null) return;
     wrong(null);
     put(get("budget-busy"), "computing …");
-    for (const id of ["spent-epsilon", "spent-left", "togo"]) get(id).classList.add("stale");
+    for (const id of ["spent-epsilon", "spent-left", "remaining"]) get(id).classList.add("stale");
     ask("budget", { text, state: given, ...(next === null ? {} : { next }) }, take);
   }
   function wrong(piece) {
@@ -64,9 +64,9 @@ export function budget(page) {
       get("spent").classList.toggle("exceeded", piece.exceeded);
       get("meter").value = piece.part;
       put(get("budget-sentence"), piece.sentence);
-    } else if (piece.piece === "togo") {
-      fill("togo", piece.rounds);
-      put(get("togo-of"), `of ${piece.of}`);
+    } else if (piece.piece === "remaining") {
+      fill("remaining", piece.rounds);
+      put(get("remaining-of"), `of ${piece.of}`);
       put(get("budget-busy"), "");
     } else if (piece.piece === "end") {
       put(get("budget-busy"), "");

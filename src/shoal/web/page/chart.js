@@ -22,8 +22,24 @@ function around(values, ticks, most) {
   return { low: from.value, high: to.value, ticks: inside(from.value, to.value, ticks, most) };
 }
 
-function path(points) {
-  return points.map(([x, y], i) => `${i ? "L" : "M"}${x.toFixed(1)} ${y.toFixed(1)}`).join("");
+const at = (x, y) => `${x.toFixed(2)} ${y.toFixed(2)}`;
+
+// A smooth curve through all points that rises and falls only where they do (monotone cubic pieces, after Fritsch and
+// Carlson): between two points it stays between their heights. Forwards, or backwards as the second edge of a band.
+function path(points, start = "M") {
+  const slopes = points.slice(1).map(([x, y], i) => (y - points[i][1]) / (x - points[i][0]));
+  const tangents = points.map((_, i) => {
+    const [before, after] = [slopes[i - 1], slopes[i]];
+    if (before === undefined || after === undefined) return before ?? after ?? 0;
+    if (before * after <= 0) return 0;
+    const [left, right] = [Math.abs(points[i][0] - points[i - 1][0]), Math.abs(points[i + 1][0] - points[i][0])];
+    return 3 * (left + right) / ((2 * right + left) / before + (right + 2 * left) / after);
+  });
+  return points.map(([x, y], i) => {
+    if (!i) return start + at(x, y);
+    const [x0, y0] = points[i - 1], step = (x - x0) / 3;
+    return `C${at(x0 + step, y0 + step * tangents[i - 1])} ${at(x - step, y - step * tangents[i])} ${at(x, y)}`;
+  }).join("");
 }
 
 // picture: { label, xlabel, ylabel, lines: [{ name, label, points: [{ x, lower, upper, xtext, text }] }], mark, fixed }
@@ -59,12 +75,12 @@ export function chart(where, picture, ticks) {
     const points = line.points;
     if (points.some((p) => p.lower > 0 && p.lower < 0.98 * p.upper)) {
       const back = points.toReversed().map((p) => [px(p.x), py(p.lower > 0 ? p.lower : y.low)]);
-      svg.append(draw("path", { class: `band ${line.name}`, d: `${path([...points.map((p) => [px(p.x), py(p.upper)]), ...back])}Z` }));
+      svg.append(draw("path", { class: `band ${line.name}`, d: `${path(points.map((p) => [px(p.x), py(p.upper)]))}${path(back, "L")}Z` }));
     }
     svg.append(draw("path", { class: `line ${line.name}`, d: path(points.map((p) => [px(p.x), py(p.upper)])) }));
     for (const p of line.points) {
       if (!p.xtext) continue;
-      svg.append(draw("circle", { class: `dot ${line.name}`, cx: px(p.x), cy: py(p.upper), r: line.dots ? 2.5 : 7, ...(line.dots ? {} : { "fill-opacity": 0 }) },
+      svg.append(draw("circle", { class: `dot ${line.name}`, cx: px(p.x), cy: py(p.upper), r: line.dots && points.length <= 60 ? 2 : 7, ...(line.dots && points.length <= 60 ? {} : { "fill-opacity": 0 }) },
         draw("title", {}, `${line.label}, ${picture.xname} ${p.xtext}: between ${p.text.lower} and ${p.text.upper}`)));
     }
     const last = points.at(-1);

@@ -14,14 +14,28 @@ function nearest(values, text) {
   return best;
 }
 
-// One number: label, typed value, slider (where the field has stops), error. `change(name, text, done)` hears of it.
+// A choice of yes or no, with the same parts as a number.
+export function flag(name, field, change) {
+  const box = make("input", { type: "checkbox", id: name, "aria-describedby": `help-${name} error-${name}` });
+  const wrong = make("p", { class: "error", id: `error-${name}`, role: "alert", hidden: true });
+  box.addEventListener("change", () => change(name, box.checked ? "yes" : "", true));
+  return {
+    row: make("div", { class: "number", "data-name": name }, make("label", { class: "switch", for: name }, box, field.label),
+      make("span", { class: "soft help", id: `help-${name}` }, field.help), wrong),
+    set(text) { box.checked = text === "yes"; },
+    wrong(text) { wrong.hidden = !text; put(wrong, text ?? ""); },
+    mark() {},
+  };
+}
+
+// One number: label, typed value, slider (where the field has stops), error. `change(name, text, done)` gets it.
 export function number(name, field, change, prefix = "") {
   const id = prefix + name;
   const typed = make("input", { id, type: "text", inputmode: "decimal", autocomplete: "off", spellcheck: "false", "aria-describedby": `help-${id} error-${id}` });
   const label = make("label", { for: id }, field.label);
   const help = make("span", { class: "soft help", id: `help-${id}` }, field.help);
   const wrong = make("p", { class: "error", id: `error-${id}`, role: "alert", hidden: true });
-  const tag = make("span", { class: "tag", hidden: true }, "found");
+  const tag = make("span", { class: "tag", hidden: true }, "solved");
   const lock = make("button", { type: "button", class: "lock", "aria-pressed": "false", hidden: true });
   const row = make("div", { class: "number", "data-name": name },
     make("div", { class: "number-head" }, make("span", { class: "number-name" }, label, tag, lock), typed));
@@ -49,9 +63,9 @@ export function number(name, field, change, prefix = "") {
       put(wrong, text ?? "");
       if (text) typed.setAttribute("aria-invalid", "true"); else typed.removeAttribute("aria-invalid");
     },
-    mark({ found, locked, lockable }) {
-      tag.hidden = !found;
-      row.classList.toggle("found", found);
+    mark({ solved, locked, lockable }) {
+      tag.hidden = !solved;
+      row.classList.toggle("solved", solved);
       typed.disabled = locked;
       if (slider) slider.disabled = locked;
       lock.hidden = !lockable;
@@ -68,39 +82,39 @@ export function choice(where, name, choices, change) {
     const input = make("input", { type: "radio", name, value, id: `${name}-${value}` });
     input.addEventListener("change", () => change(value));
     where.append(make("label", { class: "choice", for: input.id }, input,
-      make("span", { class: "choice-text" }, make("b", {}, text), more ? make("span", { class: "soft" }, ` ${more}`) : "")));
+      make("span", { class: "choice-text" }, make("b", {}, text), more ? make("span", { class: "soft" }, " ", ...prose(more)) : "")));
     return input;
   });
   return (value) => inputs.forEach((input) => { input.checked = input.value === value; });
 }
 
-const KIND = {
-  server: () => "balls-and-bins",
-  users: (a) => a.sees === "named" ? "local" : { all: "shuffle", coin: "check-in", drawn: "subsampled" }[a.sampled],
-};
-const ANSWERS = {
-  "balls-and-bins": { sends: "server" }, local: { sends: "users", sees: "named" },
-  shuffle: { sends: "users", sees: "mixed", sampled: "all" }, "check-in": { sends: "users", sees: "mixed", sampled: "coin" },
-  subsampled: { sends: "users", sees: "mixed", sampled: "drawn" },
-};
+// A text in which words between backticks are code.
+function prose(text) {
+  return text.split("`").map((part, i) => i % 2 ? make("code", {}, part) : part);
+}
 
-// The three questions; `change(kind)` hears what they lead to.
-export function questions(where, asked, change) {
-  const answers = { sends: "users", sees: "mixed", sampled: "coin" };
-  const parts = asked.map(({ name, ask, choices }) => {
+// "What do you have?", and then which of the mechanisms of that situation; `change(kind)` gets what they lead to.
+export function situations(where, page, change) {
+  const groups = Object.fromEntries(page.situations.map(({ value }) => [value, []]));
+  for (const [kind, { situation }] of Object.entries(page.kinds)) groups[situation].push(kind);
+  const choices = make("div", { class: "choices" });
+  where.append(make("fieldset", { class: "question" }, make("legend", { class: "hidden" }, "What do you have?"), choices));
+  const setSituation = choice(choices, "situation", page.situations, (value) => change(page.situations.find((situation) => situation.value === value).lead));
+  const blocks = Object.entries(groups).map(([situation, kinds]) => {
     const inside = make("div", { class: "choices" });
-    const set = choice(inside, name, choices, (value) => { answers[name] = value; show(); change(KIND[answers.sends](answers)); });
-    const block = make("fieldset", { class: "question" }, make("legend", {}, ask), inside);
+    const set = choice(inside, `kind-${situation}`, kinds.map((kind) => ({ value: kind, text: kind, more: page.kinds[kind].description })), change);
+    const block = make("fieldset", { class: "question" }, make("legend", {}, "Which of these?"), inside);
     where.append(block);
-    return { name, set, block };
+    return { situation, set, block, single: kinds.length === 1 };
   });
-  function show() {
-    for (const { name, set, block } of parts) {
-      set(answers[name]);
-      block.hidden = (name !== "sends" && answers.sends === "server") || (name === "sampled" && answers.sees === "named");
+  return (kind) => {
+    const { situation } = page.kinds[kind];
+    setSituation(situation);
+    for (const { situation: own, set, block, single } of blocks) {
+      block.hidden = own !== situation || single;
+      set(kind);
     }
-  }
-  return (kind) => { Object.assign(answers, ANSWERS[kind]); show(); };
+  };
 }
 
 export function announce(text) { put(get("live"), text); }

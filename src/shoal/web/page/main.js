@@ -4,7 +4,7 @@ import { ask } from "./ask.js";
 import { budget } from "./budget.js";
 import { get, make, put, table } from "./build.js";
 import { chart, ruler } from "./chart.js";
-import { announce, choice, number, questions } from "./controls.js";
+import { announce, choice, flag, number, situations } from "./controls.js";
 import { copy, csv, save, standalone } from "./files.js";
 import { read, write } from "./state.js";
 
@@ -13,21 +13,33 @@ const CROWDS = {
   any: { label: "any crowd", words: "nothing about the other users’ vectors" },
   identical: { label: "identical crowd", short: "identical", words: "all others hold one vector (the paper’s idealised crowd)" },
   local: { label: "no shuffler", words: "the server sees who sent what, in every round" },
-  only: { words: "no other user matters" }, // called by the name of the mechanism
+  only: {}, // called by the name of the mechanism, with the words of its statement
 };
 
 const page = await (await fetch("api/fields")).json();
-let state = read(page.fields);
-let kind = page.kinds[state.mechanism] ?? page.kinds["check-in"];
+let state = read(page);
+let kind = page.kinds[state.mechanism] ?? page.kinds[page.start];
 let answers = {}, attacks = {}, curves = {}, setting = null, problem = false, fresh = new Set(), whole = new Set(), wanted = null;
 
-// Controls
+// The text of a field: as it was typed, or where the field starts.
+const field = (name) => kind.fields[name] ?? page.fields[name];
+const text = (name) => state[name] ?? field(name).start;
+const lower = (words) => `${words[0].toLowerCase()}${words.slice(1)}`;
 
+// Controls: those of the mechanism are made anew when it changes, from what its parameters say.
+
+const QUESTION = ["epsilon", "clip", "dimension"]; // fields that no picture has as its axis
 const controls = {};
-for (const name of ["users", "sample", "rate", "bins", "sigma", "rounds", "delta"]) {
-  controls[name] = number(name, page.fields[name], moved);
-  get("sliders").append(controls[name].row);
-  controls[name].lock.addEventListener("click", () => lock(name));
+let shownKind = null;
+function showFields() {
+  if (shownKind === state.mechanism) return;
+  shownKind = state.mechanism;
+  for (const name of Object.keys(controls)) if (!QUESTION.includes(name)) delete controls[name];
+  for (const [name, of] of Object.entries(kind.fields)) {
+    controls[name] = of.kind === "flag" ? flag(name, of, typed) : number(name, of, moved);
+    controls[name].lock?.addEventListener("click", () => lock(name));
+  }
+  get("sliders").replaceChildren(...Object.keys(kind.fields).map((name) => controls[name].row));
 }
 controls.epsilon = number("epsilon", page.fields.epsilon, typed);
 get("target").append(controls.epsilon.row);
@@ -35,7 +47,7 @@ for (const name of ["clip", "dimension"]) {
   controls[name] = number(name, page.fields[name], typed);
   get("cost-fields").append(controls[name].row);
 }
-const setQuestions = questions(get("questions"), page.questions, (value) => { state.mechanism = value; follow(); send(true); });
+const setSituation = situations(get("situations"), page, (value) => { state.mechanism = value; follow(); send(true); });
 const setAdjacency = choice(get("adjacency"), "adjacency", [
   { value: "zero-out", text: "zero-out", more: "a vector becomes zero" },
   { value: "replace", text: "replace", more: "a vector becomes any other" },
@@ -53,8 +65,8 @@ get("hold").addEventListener("change", () => {
   send(true);
 });
 
-// Of users, noise and rounds one is locked, one is moved and the third is found.
-function triple() { return page.found.filter((name) => kind.parameters.includes(name)); }
+// Of users, noise and rounds one is locked, one is moved and the third is solved for.
+function triple() { return page.unknowns.filter((name) => name in kind.fields); }
 function held() {
   const free = triple().filter((name) => triple().length < 3 || name !== state.keep);
   return free.includes("sigma") && state.axis !== "sigma" ? ["sigma", ...free.filter((name) => name !== "sigma")] : free.filter((name) => name !== state.axis).concat(free);
@@ -65,45 +77,45 @@ function lock(name) {
   follow();
   send(true);
 }
-function moved(name, text, done) {
-  state[name] = text;
-  state.axis = name;
+function moved(name, words, done) {
+  state[name] = words;
+  if (field(name).stops.length) state.axis = name;
   if (state.hold === name) state.hold = triple().find((other) => other !== name && (triple().length < 3 || other !== state.keep));
   follow();
   send(done);
 }
-function typed(name, text, done) {
-  state[name] = text;
+function typed(name, words, done) {
+  state[name] = words;
   send(done);
 }
 
 // Everything on the left as the state says.
 function follow() {
-  kind = page.kinds[state.mechanism] ?? page.kinds["check-in"];
+  if (!page.kinds[state.mechanism]) state.mechanism = page.start;
+  kind = page.kinds[state.mechanism];
   if (state.hold && !triple().includes(state.hold)) state.hold = held()[0];
-  if (!kind.parameters.includes(state.axis)) state.axis = "rounds";
-  setQuestions(page.kinds[state.mechanism] ? state.mechanism : "check-in");
+  if (!(state.axis in kind.fields)) state.axis = "rounds";
+  showFields();
+  setSituation(state.mechanism);
   setAdjacency(state.adjacency);
   setCrowd(state.crowd);
-  get("crowd-set").hidden = !kind.crowded;
+  get("crowd-set").hidden = !kind.crowd;
   get("hold").checked = Boolean(state.hold);
   get("hold-more").hidden = !state.hold;
   get("odds").value = state.odds;
   get("with-local").checked = Boolean(state.local);
-  get("with-local").parentElement.hidden = !kind.crowded;
+  get("with-local").parentElement.hidden = !kind.crowd;
   for (const [name, control] of Object.entries(controls)) {
-    control.set(state[name]);
-    if (["epsilon", "clip", "dimension"].includes(name)) continue;
-    control.row.hidden = !kind.parameters.includes(name);
+    control.set(text(name));
+    if (QUESTION.includes(name)) continue;
     const part = Boolean(state.hold) && triple().length === 3 && triple().includes(name);
-    control.mark({ found: state.hold === name, locked: part && state.keep === name, lockable: part });
+    control.mark({ solved: state.hold === name, locked: part && state.keep === name, lockable: part });
   }
   if (state.hold) {
-    const others = triple().length === 3 ? ` Locked: ${page.fields[state.keep].label[0].toLowerCase()}${page.fields[state.keep].label.slice(1)}.` : "";
-    put(get("hold-words"), `${page.fields[state.hold].label} is found${kind.crowded ? ` for ${CROWDS[headline()].label}` : ""}: move anything else.${others}`);
+    const locked = triple().length === 3 ? ` Locked: ${lower(field(state.keep).label)}.` : "";
+    put(get("hold-words"), `${field(state.hold).label} is solved for${kind.crowd ? `, for ${CROWDS[headline()].label}` : ""}: move anything else.${locked}`);
   }
-  const names = make("b", {}, state.mechanism);
-  get("verdict").replaceChildren("This is ", names, `: ${kind.trust}.`);
+  get("verdict").replaceChildren("This is ", make("b", {}, state.mechanism), `: ${kind.trust}.`);
 }
 
 // Questions
@@ -114,11 +126,15 @@ function send(now) {
   const wait = now ? 0 : Math.max(0, last + PACE - performance.now());
   if (wait > 0) timer = setTimeout(question, wait); else question();
 }
+function questionTexts() {
+  const names = [...Object.keys(kind.fields), ...QUESTION];
+  const { mechanism, adjacency, crowd, axis, hold } = state;
+  return { mechanism, adjacency, crowd, axis, hold, ...Object.fromEntries(names.map((name) => [name, text(name)])) };
+}
 function question() {
   clearTimeout(timer);
-  const texts = { ...state };
-  for (const name of ["tab", "keep", "odds", "local"]) delete texts[name];
-  // A key on a slider is heard twice, as it moves and as it stops: what is being answered is not asked again.
+  const texts = questionTexts();
+  // A key on a slider is noticed twice, as it moves and as it stops: a question is sent once.
   if (asked === JSON.stringify(texts)) { remember(); return; }
   asked = JSON.stringify(texts);
   last = performance.now();
@@ -130,7 +146,7 @@ function question() {
   ask("answers", { state: texts }, (piece) => { if (mine === turn) take(piece); });
 }
 function take(piece) {
-  const kinds = { setting: takeSetting, bound: takeBound, epsilon: takeEpsilon, attack: takeAttack, curve: takeCurve, found: takeFound, note: takeNote, error: takeError, end: takeEnd };
+  const kinds = { setting: takeSetting, bound: takeBound, epsilon: takeEpsilon, attack: takeAttack, curve: takeCurve, solved: takeSolved, caution: takeCaution, note: takeNote, error: takeError, end: takeEnd };
   kinds[piece.piece]?.(piece);
 }
 function takeSetting(piece) {
@@ -142,10 +158,10 @@ function takeSetting(piece) {
   }
   const { error } = piece;
   get("cost-words").replaceChildren(`${error.estimate} by at most `, make("strong", { id: "cost" }, error.total), ` (root mean square), ${error.relative} times C.`);
-  put(get("cost-more"), `The noise alone: ${error.noise}. Who happens to take part: at most ${error.sampling}.`);
+  put(get("cost-more"), error.sampling === "0" ? "" : `The noise alone: ${error.noise}. Who happens to take part: at most ${error.sampling}.`);
   // A whole number is shown with its commas once nobody is typing it.
-  for (const [name, text] of Object.entries(piece.whole)) {
-    if (document.activeElement?.id !== name && /^[0-9]+$/.test(state[name])) { state[name] = text; controls[name].set(text); }
+  for (const [name, words] of Object.entries(piece.whole)) {
+    if (document.activeElement?.id !== name && /^[0-9]+$/.test(text(name))) { state[name] = words; controls[name].set(words); }
   }
 }
 // The number alone: what is known from below, and the sentence, follow.
@@ -164,7 +180,7 @@ function known(crowd) {
   if (crowd === headline()) {
     busy(""); // what matters is there; the rest comes as it comes
     const { upper } = answers[crowd].epsilon.text;
-    later(() => announce(`Epsilon is at most ${upper}, ${CROWDS[crowd].words}.`));
+    later(() => announce(`Epsilon is at most ${upper}, assuming ${CROWDS[crowd].words ?? assumes(answers[crowd])}.`));
   } else if (crowd === "identical") busy("any crowd follows …");
   show();
 }
@@ -179,8 +195,12 @@ function takeCurve(piece) {
   curves[piece.crowd] = [...known, ...piece.points].sort((a, b) => a.x - b.x);
   showCurve();
 }
-function takeFound(piece) {
-  const name = page.fields[piece.field].label;
+function takeCaution(piece) {
+  get("caution").hidden = false;
+  put(get("caution"), piece.text);
+}
+function takeSolved(piece) {
+  const name = field(piece.field).label;
   if (piece.crowd === "identical" && headline() === "any") {
     put(get("hold-words"), `${name}: ${piece.text} for an identical crowd. Any crowd follows; this may take some seconds …`);
     return;
@@ -218,13 +238,14 @@ function wrong(piece) {
 
 // What is shown
 
-const headline = () => kind.crowded ? (state.crowd === "identical" ? "identical" : "any") : "only";
+const headline = () => kind.crowd ? (state.crowd === "identical" ? "identical" : "any") : "only";
 const called = (name) => name === "only" ? state.mechanism : CROWDS[name].label;
-const rows = () => kind.crowded ? ["any", "identical", "local"] : ["only"];
+const rows = () => kind.crowd ? ["any", "identical", "local"] : ["only"];
 
 function busy(text) { put(get("busy"), text); get("answer").setAttribute("aria-busy", String(Boolean(text))); }
 function stale() {
   get("note").hidden = true;
+  get("caution").hidden = true;
   for (const element of document.querySelectorAll("[data-crowd]")) element.classList.add("stale");
   get("hero").classList.add("stale");
   get("sentence").classList.add("stale");
@@ -233,6 +254,7 @@ function stale() {
   get("curve").classList.add("stale");
   get("attack").classList.add("stale");
 }
+const assumes = (answer) => answer?.facts?.find(([name]) => name === "assumes")?.[1] ?? "";
 function show() {
   const main = headline();
   const piece = answers[main], isFresh = fresh.has(main);
@@ -246,12 +268,13 @@ function show() {
   get("short").classList.toggle("stale", !whole.has(main));
   put(get("sentence"), piece?.sentence ?? "");
   get("sentence").classList.toggle("stale", !whole.has(main));
+  get("facts").replaceChildren(...(piece?.facts ?? []).flatMap(([name, words]) => [make("dt", {}, name), make("dd", {}, words)]));
   get("crowds").replaceChildren(...rows().map((name) => {
-    const found = answers[name];
-    return make("tr", { "data-crowd": name, class: `${found && !fresh.has(name) ? "stale" : ""} ${name === main ? "main" : ""}` },
-      make("th", { scope: "row" }, make("span", { class: "assumed" }, make("i", { class: `swatch ${name}`, "aria-hidden": "true" }), make("span", {}, make("b", {}, called(name)), " ", make("span", { class: "soft words" }, CROWDS[name].words)))),
-      make("td", { class: "upper" }, found ? found.epsilon.text.upper : "…"),
-      make("td", { class: "lower" }, found ? found.epsilon.text.lower : "…"));
+    const answer = answers[name];
+    return make("tr", { "data-crowd": name, class: `${answer && !fresh.has(name) ? "stale" : ""} ${name === main ? "main" : ""}` },
+      make("th", { scope: "row" }, make("span", { class: "assumed" }, make("i", { class: `swatch ${name}`, "aria-hidden": "true" }), make("span", {}, make("b", {}, called(name)), " ", make("span", { class: "soft words" }, CROWDS[name].words ?? assumes(answer))))),
+      make("td", { class: "upper" }, answer ? answer.epsilon.text.upper : "…"),
+      make("td", { class: "lower" }, answer ? answer.epsilon.text.lower : "…"));
   }));
   ruler(get("ruler"), rows().toReversed().filter((name) => answers[name]).map((name) => ({
     name, label: called(name), value: answers[name].epsilon.upper, text: answers[name].epsilon.text.upper, main: name === main,
@@ -260,15 +283,16 @@ function show() {
 function showCurve() {
   const shown = rows().filter((name) => (name !== "local" || state.local) && curves[name]?.length);
   const axis = setting?.axis ?? state.axis;
-  const name = page.fields[axis].label;
-  put(get("h-curve"), `ε against ${name[0].toLowerCase()}${name.slice(1)}`);
+  const name = field(axis)?.label ?? "";
+  if (!name) return; // the answer to come is of another mechanism
+  put(get("h-curve"), `ε against ${lower(name)}`);
   const now = shown.flatMap((crowd) => curves[crowd]).find((p) => p.xtext === setting?.now) ?? null;
   const marks = now && shown.flatMap((crowd) => curves[crowd].filter((p) => p.x === now.x).map((p) => ({ name: crowd, upper: p.upper })));
   const label = `Epsilon against ${name}, ${shown.map(called).join(", ")}`;
   get("curve").classList.toggle("stale", !fresh.has("curve"));
   chart(get("curve"), {
     label, xlabel: name, ylabel: "ε (upper bound; band: bracket)", xname: name,
-    lines: shown.map((crowd) => ({ name: crowd, label: called(crowd), short: CROWDS[crowd].short, points: curves[crowd], dots: crowd === "any" && curves[crowd].length < 16 })),
+    lines: shown.map((crowd) => ({ name: crowd, label: called(crowd), short: CROWDS[crowd].short, points: curves[crowd], dots: true })),
     mark: now && { x: now.x, points: marks },
   }, page.ticks);
   table(get("curve-table"), ["crowd", name, "ε at least", "ε at most"],
@@ -278,9 +302,9 @@ function showAttack() {
   const main = headline();
   const piece = attacks[main];
   const odds = get("odds").value || "100";
-  const found = piece?.cases.find((one) => one.odds === odds);
-  put(get("right"), found ? found.right : "…");
-  get("right").classList.toggle("stale", Boolean(found) && !fresh.has("attack"));
+  const attackCase = piece?.cases.find((candidate) => candidate.odds === odds);
+  put(get("right"), attackCase ? attackCase.right : "…");
+  get("right").classList.toggle("stale", Boolean(attackCase) && !fresh.has("attack"));
   put(get("of"), odds);
   get("attack").classList.toggle("stale", !fresh.has("attack"));
   const shown = rows().filter((name) => attacks[name]);
@@ -298,7 +322,10 @@ function showAttack() {
 // Links, files, looks
 
 let memory = null;
-function link() { return write(state, [...kind.parameters, ...(state.hold ? ["epsilon"] : []), "clip", "dimension", "mechanism"]); }
+function link() {
+  const names = [...Object.keys(kind.fields), ...(state.hold ? ["epsilon"] : []), "clip", "dimension"];
+  return write(state, { ...Object.fromEntries(names.map((name) => [name, text(name)])), mechanism: state.mechanism });
+}
 function remember() {
   clearTimeout(memory);
   memory = setTimeout(() => history.replaceState(null, "", `#${link()}`), 250);
@@ -308,7 +335,7 @@ function later(what) { clearTimeout(speech); speech = setTimeout(what, 700); }
 
 const main = () => answers[headline()];
 const about = () => `${main()?.sentence ?? ""}`;
-const points = (found) => Object.entries(found).flatMap(([crowd, every]) => every.map((p) => [crowd, p.x, p.lower, p.upper]));
+const points = (curvesByCrowd) => Object.entries(curvesByCrowd).flatMap(([crowd, listed]) => listed.map((p) => [crowd, p.x, p.lower, p.upper]));
 get("copy-link").addEventListener("click", () => copy(`${location.origin}${location.pathname}#${link()}`, get("copy-link")));
 // A statement is copied or saved when it stands there: at once, or as soon as it comes.
 function once(id, what) { get(id).addEventListener("click", () => { if (whole.has(headline())) what(); else wanted = what; }); }
@@ -316,8 +343,18 @@ for (const id of ["python", "shell"]) {
   get(`copy-${id}`).addEventListener("click", () => copy(get(id).textContent, get(`copy-${id}`)));
 }
 once("copy-sentence", () => { copy(main().sentence, get("copy-sentence")); });
-once("save-md", () => save("privacy.md", main().markdown, "text/markdown"));
-once("save-tex", () => save("privacy.tex", main().latex, "application/x-tex"));
+const ENDINGS = { markdown: ["md", "text/markdown"], latex: ["tex", "application/x-tex"], yaml: ["yaml", "application/yaml"], json: ["json", "application/json"] };
+// The document is written by the server, for what stands on the page now; what was solved for has its value there.
+get("save-record").addEventListener("click", () => {
+  const [doc, format] = [get("document").value, get("format").value];
+  const [ending, type] = ENDINGS[format];
+  get("save-record").disabled = true;
+  ask("record", { state: { ...questionTexts(), hold: "" }, document: doc, format }, (piece) => {
+    if (piece.piece === "record") save(`privacy-${doc}.${ending}`, piece.text, type);
+    if (piece.piece === "error") takeError(piece);
+    if (piece.piece === "end" || piece.piece === "error") get("save-record").disabled = false;
+  });
+});
 once("save-json", () => {
   const statements = Object.fromEntries(rows().filter((name) => whole.has(name)).map((name) => [name, answers[name].data]));
   const curve = { axis: setting?.axis, points: fresh.has("curve") ? curves : {} };
@@ -354,7 +391,7 @@ tabs.forEach((name, i) => {
   });
 });
 get("skip").addEventListener("click", (event) => { event.preventDefault(); get("answer").focus(); });
-addEventListener("hashchange", () => { state = read(page.fields); open(state.tab); follow(); send(true); });
+addEventListener("hashchange", () => { state = read(page); open(state.tab); follow(); send(true); });
 let width = innerWidth;
 addEventListener("resize", () => { if (innerWidth !== width) { width = innerWidth; show(); showCurve(); showAttack(); } });
 

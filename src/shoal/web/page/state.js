@@ -5,19 +5,20 @@ export const START = {
   hold: "", keep: "users", odds: "100", local: "",
 };
 
-export function read(fields) {
+// A value that nobody has typed is absent: it is then where its field starts, which depends on the mechanism.
+export function read(page) {
   const state = { ...START };
-  for (const [name, field] of Object.entries(fields)) state[name] = field.start;
+  const names = new Set([...Object.keys(START), ...Object.keys(page.fields), ...Object.values(page.kinds).flatMap((kind) => Object.keys(kind.fields))]);
   for (const [name, text] of new URLSearchParams(location.hash.slice(1))) {
-    if (name in state) state[name] = text;
+    if (names.has(name)) state[name] = text;
   }
   return state;
 }
 
-// What differs from the start is enough, but a link must still say the same when a start changes: all numbers go in.
-export function write(state, names) {
+// What differs from the start is enough, but a link must still say the same when a start changes: all values go in.
+export function write(state, values) {
   const parts = new URLSearchParams();
-  for (const name of names) if (state[name] !== "") parts.set(name, state[name].replaceAll(",", ""));
+  for (const [name, text] of Object.entries(values)) if (text !== "") parts.set(name, text.replaceAll(",", ""));
   for (const name of Object.keys(START)) {
     if (!parts.has(name) && state[name] !== START[name]) parts.set(name, state[name]);
   }
