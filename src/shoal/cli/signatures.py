@@ -30,22 +30,18 @@ def _without_optional(hint: Any) -> Any:
 def with_signature(
     function: Callable[..., None], parameters: Sequence[inspect.Parameter], call: Callable[..., None]
 ) -> Callable[..., None]:
-    """Return a function with these parameters, and the name and text of another one.
+    """Return a function that states these parameters, and has the name and text of another one.
 
     Args:
       function: Where name and text come from.
       parameters: The parameters.
-      call: What is called with their values.
+      call: What is called with their values; a function made for this, which is changed.
     """
-
-    def stated(**values: Any) -> None:
-        call(**values)
-
     # Not `functools.wraps`: typer would look at the function behind.
-    stated.__name__, stated.__doc__ = function.__name__, function.__doc__
-    stated.__dict__["__signature__"] = inspect.Signature(parameters)
-    stated.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return stated
+    call.__name__, call.__doc__ = function.__name__, function.__doc__
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
 
 
 def with_choices(function: Callable[..., None]) -> Callable[..., None]:

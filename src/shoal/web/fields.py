@@ -60,7 +60,7 @@ def page_data() -> dict[str, Any]:
             for name, situation in SITUATIONS.items()
         ],
         "start": setting.START,
-        "unknowns": setting.UNKNOWNS,
+        "unknowns": setting.SOLVABLE,
         "ticks": ticks(),
     }
 

@@ -15,8 +15,8 @@ from shoal.errors import InvalidInput
 from shoal.mechanisms import Mechanism, Parameter, labelled
 from shoal.mechanisms.parameter import NOISE, PROBABILITY, named
 
-Unknown = Literal["users", "sigma", "rounds"]
-UNKNOWNS: tuple[Unknown, ...] = get_args(Unknown)
+Solvable = Literal["users", "sigma", "rounds"]
+SOLVABLE: tuple[Solvable, ...] = get_args(Solvable)
 """What can be solved for where epsilon is held."""
 
 KINDS = labelled()
@@ -138,7 +138,7 @@ class Setting:
     dimension: int
     axis: str
     epsilon: float | None = None
-    unknown: Unknown | None = None
+    unknown: Solvable | None = None
 
     @property
     def kind(self) -> str:
@@ -182,7 +182,7 @@ def read(state: Mapping[str, str]) -> Setting:
     declared = parameters(kind)
     names = (*declared, *SHARED)
     hold = state.get("hold", "")
-    unknown: Any = _validate.choice("hold", hold, UNKNOWNS) if hold else None
+    unknown: Any = _validate.choice("hold", hold, SOLVABLE) if hold else None
     if unknown is not None and unknown not in names:
         raise InvalidInput(f"hold must name a parameter of {kind}, got {unknown!r}")
     starts = {name: field.start for name, field in {**FIELDS, **fields(kind)}.items()}

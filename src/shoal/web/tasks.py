@@ -241,7 +241,7 @@ def solve(data: Mapping[str, Any]) -> Iterator[Piece]:
     """Yield the third parameter, where epsilon and the others are held: as it is printed it meets the target."""
     state = setting.read(data["state"])
     if state.unknown is None:
-        raise InvalidInput(f"hold must be one of {', '.join(setting.UNKNOWNS)}, got ''")
+        raise InvalidInput(f"hold must be one of {', '.join(setting.SOLVABLE)}, got ''")
     m: Any = state.mechanism
     target: dict[str, Any] = {"epsilon": state.epsilon, "delta": state.delta}
     if state.unknown == "rounds":
