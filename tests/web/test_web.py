@@ -113,6 +113,16 @@ def test_every_mechanism_has_its_fields_and_a_situation():
     assert data["situations"][0]["lead"] == "shuffled-epochs"
 
 
+def test_an_empty_field_is_the_default():
+    state = {**SMALL, "mechanism": "secure-sum", "survivors": "", "corrupt": ""}
+    m = setting.read(state).mechanism
+    assert (m.survivors, m.corrupt) == (None, 0)
+    assert "--survivors" not in calls.shell(setting.read(state))
+    assert setting.read({**state, "survivors": "900"}).mechanism.survivors == 900
+    (refused,) = pieces("first", state={**state, "users": ""})
+    assert (refused["piece"], refused["field"]) == ("error", "users")
+
+
 def test_a_flag_is_yes_or_no():
     for text, value in (("yes", True), ("", False)):
         state = {**SMALL, "mechanism": "shuffled-epochs", "epochs": "3", "persistent": text}
@@ -151,32 +161,35 @@ def test_an_error_names_its_field(state, field, words):
 # Numbers
 
 
+def needed(kind):
+    return {p.name for p in setting.KINDS[kind].parameters() if p.is_required}
+
+
+def small(kind, **texts):
+    """A state with values for what the mechanism needs; the rest is where its fields start."""
+    own = {name: text for name, text in SMALL.items() if name in {*needed(kind), *setting.SHARED}}
+    return {**own, "mechanism": kind, **texts}
+
+
 def mechanism(kind, **changes):
-    known = {
-        "users": 1_000,
-        "sample": 100,
-        "rate": 0.1,
-        "bins": 50,
-        "sigma": 3.0,
-        "records": 1_000,
-        "batch": 10,
-        "steps": 50,
-    }
+    known = {"users": 1_000, "sample": 100, "rate": 0.1, "bins": 50, "sigma": 3.0}
+    known |= {"records": 1_000, "batch": 10, "steps": 50}
     cls = setting.KINDS[kind]
-    return cls(**{k: v for k, v in {**known, **changes}.items() if k in cls.__dataclass_fields__})
+    values = {**{k: v for k, v in known.items() if k in needed(kind)}, **changes}
+    return cls(**{k: v for k, v in values.items() if k in cls.__dataclass_fields__})
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_first_numbers_are_the_library_s_and_safe(kind):
-    found = pieces("first", state={**SMALL, "mechanism": kind})
-    crowd = "identical" if setting.read({**SMALL, "mechanism": kind}).has_crowd else "only"
+    found = pieces("first", state=small(kind))
+    crowd = "identical" if setting.read(small(kind)).has_crowd else "only"
     m = mechanism(kind, crowd="identical")
     one, truth = only(found, piece="epsilon", crowd=crowd), m.epsilon(delta=1e-6, rounds=10)
     assert (one["epsilon"]["lower"], one["epsilon"]["upper"]) == (truth.lower, truth.upper)
     assert float(one["epsilon"]["text"]["upper"]) >= truth.upper
     assert float(one["epsilon"]["text"]["lower"]) <= truth.lower
     assert one["sentence"] == m.statement(delta=1e-6, rounds=10).sentence()
-    (attack,) = pieces("attack", state={**SMALL, "mechanism": kind}, crowd=crowd)
+    (attack,) = pieces("attack", state=small(kind), crowd=crowd)
     for case, odds in zip(attack["cases"], tasks.ODDS, strict=True):
         assert float(case["right"]) / odds >= m.tradeoff(1 / odds, rounds=10).upper * (1.0 - 1e-15)
     if crowd == "identical":
@@ -297,7 +310,7 @@ def test_the_error_in_closed_form():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_calls_give_the_same(kind):
-    asked = setting.read({**SMALL, "mechanism": kind, "crowd": "identical"})
+    asked = setting.read(small(kind, crowd="identical"))
     sentence = asked.mechanism.statement(delta=asked.delta, rounds=asked.rounds).sentence()
     with contextlib.redirect_stdout(io.StringIO()) as out:
         exec(calls.python(asked), {})

@@ -58,5 +58,6 @@ def _options(setting: Setting, without: str | None = None) -> list[str]:
     words = []
     for name, value in {**values, **_choices(setting)}.items():
         flag = f"--{name.replace('_', '-')}"
-        words += ([flag] if value else []) if isinstance(value, bool) else [flag, str(value)]
+        if value is not None and value is not False:
+            words += [flag] if value is True else [flag, str(value)]
     return words

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from shoal.mechanisms import LocalGaussian, Mechanism, PoissonSampling, ShuffledCheckIn, ShuffledEpochs
+from shoal.mechanisms import LocalGaussian, Mechanism, PoissonSampling, SecureSum, ShuffledCheckIn, ShuffledEpochs
 from shoal.web import setting
 
 
@@ -34,6 +34,11 @@ SITUATIONS = {
         more="Users add the noise; a shuffler removes names before the server looks.",
         lead=ShuffledCheckIn,
     ),
+    "summed": Situation(
+        text="The server sees sums only",
+        more="Users add the noise; a secure aggregation opens nothing but the sum of their updates.",
+        lead=SecureSum,
+    ),
     "named": Situation(
         text="Each user sends under its own name",
         more="Users add the noise; nobody stands between them and the server.",
@@ -45,9 +50,9 @@ SITUATIONS = {
 
 def situation_of(mechanism: type[Mechanism]) -> str:
     """Return the situation in which a mechanism is run, from what its class says about itself."""
-    if mechanism.noise_by == "server":
+    if mechanism.model == "Central":
         return "loader" if mechanism.sampling == "allocated" else "drawn"
-    return "mixed" if mechanism.is_shuffled else "named"
+    return {"Shuffle": "mixed", "Federated": "summed"}.get(mechanism.model, "named")
 
 
 def page_data() -> dict[str, Any]:

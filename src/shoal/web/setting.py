@@ -49,6 +49,9 @@ class Field:
     help: str
     start: str
     kind: str = "real"
+    is_special: bool = False
+    """Whether most people leave it as it is."""
+
     stops: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
@@ -91,7 +94,14 @@ def _field_of(parameter: Parameter) -> Field:
     if parameter.example is not None:
         start = f"{int(parameter.example):,}" if whole else f"{parameter.example:g}"
     stops = () if parameter.slider is None else _stops(*parameter.slider, whole=whole)
-    return Field(label=parameter.label, help=parameter.help.rstrip("."), start=start, kind=kind, stops=stops)
+    return Field(
+        label=parameter.label,
+        help=parameter.help.rstrip("."),
+        start=start,
+        kind=kind,
+        is_special=parameter.is_silent,
+        stops=stops,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,7 +176,9 @@ class Setting:
 
 
 def _value_of(parameter: Parameter, text: str) -> Any:
-    """Return a parameter's value from its text; of a flag "yes" is true."""
+    """Return a parameter's value from its text; of a flag "yes" is true, and an empty text is the default."""
+    if not text.strip() and not parameter.is_required:
+        return parameter.default
     if parameter.domain.kind == "flag":
         return text == "yes"
     return text if parameter.domain.kind == "choice" else number(parameter.name, text)

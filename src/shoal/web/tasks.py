@@ -129,7 +129,7 @@ def first(data: Mapping[str, Any]) -> Iterator[Piece]:
         "whole": {
             name: _written(state.value(name))
             for name, field in setting.fields(state.kind).items()
-            if field.kind == "whole"
+            if field.kind == "whole" and field.start
         },
         "has_crowd": state.has_crowd,
         "trust": m.trust,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
 
 from shoal.mechanisms import Mechanism
 
@@ -56,12 +55,11 @@ def error(mechanism: Mechanism, *, clip: float, dimension: int) -> Error:
       dimension: The number of coordinates d.
     """
     vector = clip * mechanism.sigma * math.sqrt(dimension)
-    if not mechanism.is_shuffled:
+    if "users" not in mechanism.to_dict():
         by_server = mechanism.noise_by == "server"
         estimate = "One batch's sum is off the true sum" if by_server else "One report is off its vector"
         return Error(noise=vector * _UP, sampling=0.0, estimate=estimate)
-    shuffled: Any = mechanism  # which has a number of users
-    n = shuffled.users
+    n = mechanism.to_dict()["users"]
     reports = mechanism.expected_reports(n)
     absent = 0.0
     if mechanism.sampling == "coin":

@@ -39,7 +39,12 @@ function showFields() {
     controls[name] = of.kind === "flag" ? flag(name, of, typed) : number(name, of, moved);
     controls[name].lock?.addEventListener("click", () => lock(name));
   }
-  get("sliders").replaceChildren(...Object.keys(kind.fields).map((name) => controls[name].row));
+  // What most people leave as it is stands below the rest, out of sight unless it differs from its start.
+  const rowsOf = (special) => Object.entries(kind.fields).filter(([, of]) => of.is_special === special).map(([name]) => controls[name].row);
+  const isUsed = Object.entries(kind.fields).some(([name, of]) => of.is_special && text(name) !== of.start);
+  const special = rowsOf(true);
+  get("sliders").replaceChildren(...rowsOf(false),
+    ...(special.length ? [make("details", { open: isUsed }, make("summary", {}, "Special cases"), ...special)] : []));
 }
 controls.epsilon = number("epsilon", page.fields.epsilon, typed);
 get("target").append(controls.epsilon.row);
