@@ -1,4 +1,4 @@
-"""Every mechanism of the registry, through data, command and reference pages; what each declares about itself."""
+"""Every mechanism of the registry, through data, command, page and reference pages; what each declares about itself."""
 
 import ast
 import dataclasses
@@ -16,6 +16,8 @@ from shoal import mechanisms
 from shoal.cli.app import app
 from shoal.mechanisms import MECHANISMS, Mechanism, Parameter, from_dict, labelled, parameters_of
 from shoal.mechanisms.parameter import UNSET
+from shoal.web import tasks
+from shoal.web.fields import page_data
 
 ALL = list(MECHANISMS.values())
 BAD = {"whole": [-1, 2.5, "x"], "real": [0.0, -1.0, "x"], "flag": [1, "yes"], "choice": ["nothing", 3]}
@@ -97,6 +99,21 @@ def test_it_goes_through_the_command(cls):
     assert {name: data[name] for name in m.to_dict() if name != "crowd"} == {
         name: value for name, value in m.to_dict().items() if name != "crowd"
     }
+
+
+@pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
+def test_it_goes_through_the_page(cls):
+    m = example(cls)
+    fields = page_data()["kinds"][cls.label]["fields"]
+    required = {p.name for p in cls.parameters() if p.is_required}
+    assert required <= set(fields)
+    state = {name: str(getattr(m, name)) for name in required}
+    pieces = tasks.answer("first", {"state": {"mechanism": cls.label, **state, "rounds": "3", "delta": "1e-5"}})
+    answers = {piece.get("crowd", piece["piece"]): piece for piece in pieces if piece["piece"] in ("epsilon", "error")}
+    # The identical crowd's number is quick; a mechanism without a crowd has one number only.
+    first = answers["identical" if cls.crowd_matters else "only"]
+    expected = m.replace(crowd="identical") if cls.crowd_matters else m
+    assert first["epsilon"]["upper"] == expected.epsilon(delta=1e-5, rounds=3).upper
 
 
 @pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
