@@ -29,6 +29,7 @@ from shoal.bounds.central.records import (
 )
 from shoal.bounds.central.swap import Real, Swap, Worst
 from shoal.bounds.composition import Parts
+from shoal.bounds.numeric import LAW_USERS_MAX
 from shoal.bounds.ratio import Lognormal
 from shoal.bounds.round import Identical, Round
 from shoal.errors import InvalidInput
@@ -297,7 +298,10 @@ class RandomAllocation(CentralMechanism):
     product over blocks of block means, given the W_i, and by Jensen below such a product in the convex order: `picks`
     rounds of balls and bins. Feldman and Shenfeld (2025, arXiv:2502.08202, lemma 3.2) reduce to one of
     floor(steps / picks) in this way, leaving the rest of the steps out; here all are used, in blocks whose sizes differ
-    by at most one. From below: `central.attacks.Allocation`. Persistent picks: the sums of the same step over `epochs`
+    by at most one. From below: `central.attacks.Allocation`, and, where noise is small, independent products for all
+    sets: by Kahane's inequality S is above their mean in the convex order, which is `BallsAndBins` with one bin for
+    each set and noise sigma / sqrt(picks) (`docs/explanation/worst-crowd.md`). Persistent picks: the sums of the same
+    step over `epochs`
     epochs are one sum with noise sigma / sqrt(epochs).
 
     >>> RandomAllocation(steps=1_000, picks=1, sigma=1.0).epsilon(delta=1e-6).upper < 0.172
@@ -343,10 +347,15 @@ class RandomAllocation(CentralMechanism):
         if self.picks in (1, self.steps):
             return Bounds(upper=upper, attacks=(upper,))
         # Two attacks: with large scores clipped, and as they are. Which is better depends on noise and picks.
-        attacks = tuple(
+        attacks: tuple[Parts, ...] = tuple(
             ((Allocation(scale=scale, steps=self.steps, picks=self.picks, clipped=clipped), epochs),)
             for clipped in (True, False)
         )
+        # More sets than a law may have users cannot be left out: fewer would show more.
+        sets = math.comb(self.steps, self.picks)
+        if sets <= LAW_USERS_MAX:
+            alone = Identical(ratio=Lognormal(scale=scale / math.sqrt(self.picks)), users=sets)
+            attacks = (*attacks, ((alone, epochs),))
         return Bounds(upper=upper, attacks=attacks)
 
 

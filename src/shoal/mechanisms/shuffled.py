@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, get_args
 
 from shoal import _validate
 from shoal.bounds.anycrowd.exchange import Exchange
-from shoal.bounds.anycrowd.opposite import Opposite
+from shoal.bounds.anycrowd.opposite import Opposite, OppositeMany, OppositeSizes
 from shoal.bounds.anycrowd.replace import Replace
 from shoal.bounds.anycrowd.sequential import Sequential
 from shoal.bounds.central.attacks import Allocation
@@ -107,9 +107,10 @@ class ShuffledMechanism(Mechanism):
         if self.crowd == "identical":
             return (identical,)
         # Everybody else opposite to where the user goes from zero, which is one of the moves of "replace" as well.
-        opposite = Opposite(mean=replace(identical, ratio=Lognormal(scale=self.sigma, rate=identical.ratio.rate)))
-        # With too many users or too little noise for that attack, the identical crowd remains.
-        return (identical, opposite) if opposite.is_worth_computing else (identical,)
+        moved = replace(identical, ratio=Lognormal(scale=self.sigma, rate=identical.ratio.rate))
+        attacks = (attack(mean=moved) for attack in (Opposite, OppositeMany, OppositeSizes))
+        # With too little noise for all of them, the identical crowd remains.
+        return identical, *(attack for attack in attacks if attack.is_worth_computing)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -24,6 +24,17 @@ independent parts is `mass * moment' + moment * mass'`.
 *Errors.* All terms are positive, so masses and moments are within a factor `1 +- e`. The e add up: 2^10 u, u = 2^-53,
 for the quadrature of one report, and the longest sum of products for every convolution. Top masses are made smaller and
 base masses larger by it.
+
+*Many users.* e grows with the users n. A distance does not: let one operation make the masses of sums of m scores, each
+off by a factor in `1 +- e`. Scaled to mass 1 the computed law p' has `KL(p || p') <= e^2`, up to second order, so
+that n / m independent copies of it are within `e sqrt(n / (2 m))` in total variation (Pinsker); the one copy that holds
+user 1's score is within 2 e. (If only masses of a part P are off by it, e counts as e sqrt(P).) Added up over all
+operations this is a *distance* h of the computed laws from the exact ones, and `delta(eps)` is at least the computed
+one less `(1 + e^eps) h`: `OppositeMany`, for eps up to `epsilon_max`.
+
+*Few senders.* In check-in the server sees the number k of reports, and one of which 1 in n / k is user 1's: a mixture
+of fixed sizes k among n, with the masses of Bin(n, rate). The law of k is that of D and of D'. `OppositeSizes` looks
+at k first, so that e grows with k and not with n. An attacker may drop reports: k counts as the smallest of a block.
 """
 
 from __future__ import annotations
@@ -31,6 +42,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 from scipy import special
@@ -38,13 +50,31 @@ from scipy import special
 from shoal.bounds import quadrature
 from shoal.bounds.grid import KEEP_MEAN, Cells, base_for, convolved, deposit, in_order, rebased, without_empty_levels
 from shoal.bounds.mean_law import Pair
-from shoal.bounds.numeric import UNIT, Direction, FloatArray, Side
+from shoal.bounds.numeric import ROUNDED_UP, UNIT, Direction, FloatArray, Side
 from shoal.bounds.powering import power
 from shoal.bounds.ratio import Ratio
 from shoal.bounds.round import Identical, Round
 
-_ATTACK_USERS_MAX = 10**7
-"""Beyond this number of users round-off would weaken the attack visibly."""
+_ATTACK_USERS_MAX = 10**8
+"""Beyond this number of users round-off as a factor leaves nothing."""
+
+_DISTANCE_USERS_MIN, _DISTANCE_USERS_MAX = 10**7, 10**9
+"""Above the first number of users a distance may be the smaller charge; beyond the second it is too large as well."""
+
+_MANY_EPSILON_MAX = 0.1
+"""The largest eps for which the distance is charged: with so many users all are below it."""
+
+_SIZES_USERS_MIN, _SIZES_SENDERS_MAX = 10**4, 256.0
+"""Users from which round-off matters over many rounds, and senders up to which their number is looked at."""
+
+_SIZES_TAIL = 1e-25
+"""Numbers of reports beyond which less than this is left count as the last one before."""
+
+_CHANCE_ERROR = 1e-12
+"""Relative error of the chances of numbers of reports."""
+
+_BLOCK_PART = 16
+"""A block of numbers of reports is at most this part of them wide."""
 
 _ATTACK_SIGMA_MIN = 0.3
 """Below this scale one report reveals nearly everything, and scores spread over too many orders of magnitude."""
@@ -123,10 +153,127 @@ class Opposite(Round):
 
 
 @dataclass(frozen=True, kw_only=True)
+class OppositeMany(Opposite):
+    """The same attack among so many users that a distance is the smaller charge for round-off."""
+
+    epsilon_max: ClassVar[float] = _MANY_EPSILON_MAX
+
+    @property
+    def is_worth_computing(self) -> bool:
+        return _DISTANCE_USERS_MIN < self.users <= _DISTANCE_USERS_MAX and self.ratio.scale >= _ATTACK_SIGMA_MIN
+
+    def _sums(self, half: int, budget: float) -> _Scores:
+        return _score_sums(Opposite(mean=self.mean, loss=self.loss), half // 2, budget)
+
+    def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
+        scores = self._sums(half, budget)
+        crowd, *moved = (row / row.sum() for row in in_order(scores.rows[:, 0]))
+        before, after = ((1.0 - self.weight) * crowd + self.weight * row for row in moved)
+        base, top = (before, after) if direction == "forward" else (after, before)
+        positive = (base > 0.0) & (top > 0.0)
+        sign = 1.0 if side == "upper" else -1.0
+        lost = float(top[base <= 0.0].sum()) if side == "upper" else 0.0
+        base, top = base[positive] * (1.0 - sign * 64.0 * UNIT), top[positive] * (1.0 + sign * 64.0 * UNIT)
+        loss = np.log(top / base)
+        order = np.argsort(loss)
+        charge = (1.0 + math.exp(self.epsilon_max)) * scores.distance
+        return Pair(side=side, loss=loss[order], base=base[order], top=top[order], infinite=lost + sign * charge)
+
+    def dominates(self, round_: Round, rounds: int) -> bool:
+        return False
+
+    def test_error(self, half: int, budget: float) -> tuple[float, float]:
+        return 64.0 * UNIT, self._sums(half, budget).distance
+
+
+@dataclass(frozen=True, kw_only=True)
+class OppositeSizes(Opposite):
+    """The same attack on check-in with few senders, whose number is looked at first."""
+
+    @property
+    def is_worth_computing(self) -> bool:
+        return (
+            self.users >= _SIZES_USERS_MIN
+            and self.ratio.rate < 1.0
+            and self.users * self.ratio.rate <= _SIZES_SENDERS_MAX
+            and self.ratio.scale >= _ATTACK_SIGMA_MIN
+        )
+
+    def sizes(self) -> list[tuple[Opposite, float]]:
+        """Attacks on fixed sizes with their chances, each a block of numbers of reports."""
+        counts, chances = _sender_chances(self.users, self.ratio.rate)
+        starts = [0]
+        while starts[-1] < counts[-1]:
+            starts.append(starts[-1] + max(1, starts[-1] // _BLOCK_PART))
+        first = np.searchsorted(starts, counts, side="right") - 1
+        sums = np.bincount(first, chances)
+        ratio = self.ratio.at_rate(1.0)
+        return [
+            (
+                Opposite(mean=Identical(ratio=ratio, users=max(start, 1), weight=start / self.users), loss=self.loss),
+                float(chance),
+            )
+            for start, chance in zip(starts, sums.tolist(), strict=False)
+            if chance > 0.0
+        ]
+
+    def pair(self, half: int, budget: float, side: Side, direction: Direction) -> Pair:
+        sign = 1.0 if side == "upper" else -1.0
+        loss, base, top, lost = [], [], [], 0.0
+        for attack, chance in self.sizes():
+            one = attack.pair(half, budget, side, direction)
+            loss.append(one.loss)
+            base.append(one.base * (chance * (1.0 - sign * _CHANCE_ERROR)))
+            top.append(one.top * (chance * (1.0 + sign * _CHANCE_ERROR)))
+            lost += chance * one.infinite
+        losses = np.concatenate(loss)
+        order = np.argsort(losses)
+        return Pair(
+            side=side,
+            loss=losses[order],
+            base=np.concatenate(base)[order],
+            top=np.concatenate(top)[order],
+            infinite=lost,
+        )
+
+    def dominates(self, round_: Round, rounds: int) -> bool:
+        return False
+
+    def test_error(self, half: int, budget: float) -> tuple[float, float]:
+        return max(attack.test_error(half, budget)[0] for attack, _ in self.sizes()) + _CHANCE_ERROR, 0.0
+
+
+def _sender_chances(users: int, rate: float) -> tuple[FloatArray, FloatArray]:
+    """Numbers of reports and their chances, known to `_CHANCE_ERROR`; what is beyond the last is added to it."""
+    counts = np.arange(float(min(users, math.ceil(4.0 * users * rate + 128.0)) + 1))
+    steps = (users - counts[:-1]) / (counts[1:]) * (rate / (1.0 - rate))
+    # From no report on: each step is some roundings, the first one some of its exponent, which is small.
+    chances = math.exp(users * math.log1p(-rate)) * np.append(1.0, np.cumprod(steps))
+    beyond = np.cumsum(chances[::-1])[::-1]
+    used = beyond > _SIZES_TAIL
+    return counts[used], chances[used]
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Scores(Cells):
-    """The sum of `count` scores, each less its mean 1 - t; its channels are for user 1 in D and in D'."""
+    """The sum of `count` scores, each less its mean 1 - t; its channels are for user 1 in D and in D'.
+
+    All operations so far are off by the sum of `e / sqrt(2 m)`, `crowd_error`, and by the sum of 2 e, `own_error`.
+    """
 
     count: int
+    crowd_error: float = 0.0
+    own_error: float = 0.0
+
+    def off_by(self, error: float) -> _Scores:
+        """The same sum after an operation that made its masses with this relative error."""
+        crowd_error = self.crowd_error + error / math.sqrt(2.0 * self.count)
+        return replace(self, crowd_error=crowd_error, own_error=self.own_error + 2.0 * error)
+
+    @property
+    def distance(self) -> float:
+        """The distance of the laws, scaled to mass 1, from the exact ones."""
+        return (math.sqrt(self.count) * self.crowd_error + self.own_error) * ROUNDED_UP
 
 
 @functools.lru_cache(maxsize=32)
@@ -159,16 +306,37 @@ def _score_of_report(crowd: Opposite, half: int) -> _Scores:
     base = base_for(typical, half)
     # The attacker tosses a coin to round its score. All three laws are shared alike, so this attack can be carried out.
     rows_on_grid, error = deposit(KEEP_MEAN, score, rows, half, base)
-    return _Scores(rule=KEEP_MEAN, base=base, rows=rows_on_grid, count=1, relative=max(2.0 * error, 1024.0 * UNIT))
+    relative = max(2.0 * error, 1024.0 * UNIT)
+    return _Scores(
+        rule=KEEP_MEAN,
+        base=base,
+        rows=rows_on_grid,
+        count=1,
+        relative=relative,
+        crowd_error=relative / math.sqrt(2.0),
+        own_error=2.0 * relative,
+    )
 
 
 def _score_sum(a: _Scores, b: _Scores) -> _Scores:
     """Law of the sum of two independent sums of scores."""
+    before = a.relative + b.relative
     # On the coarser grid of the two: an attacker may round once more.
     if a is not b:
         a, b = rebased(a, b.base), rebased(b, a.base)
     rows, relative = convolved(a, b)
-    return _Scores(rule=a.rule, base=a.base, rows=rows, count=a.count + b.count, relative=relative)
+    total = _Scores(
+        rule=a.rule,
+        base=a.base,
+        rows=rows,
+        count=a.count + b.count,
+        relative=relative,
+        # Each smaller block of users is in both parts or in one of them: its operation is counted once.
+        crowd_error=max(a.crowd_error, b.crowd_error),
+        own_error=max(a.own_error, b.own_error),
+    )
+    # A difference of sums that are much larger than it is rounded up.
+    return total.off_by(relative - before + 8.0 * UNIT * relative)
 
 
 def _clipped_scores(a: _Scores, budget: float) -> _Scores:
@@ -183,9 +351,13 @@ def _clipped_scores(a: _Scores, budget: float) -> _Scores:
     for cells, row in zip(clipped[:, 0], rows, strict=True):
         cells[points == ordered[low]] += float(row[:low].sum())
         cells[points == ordered[high - 1]] += float(row[high:].sum())
-    relative = a.relative + 2.0 * (low + len(largest) - high) * UNIT
-    a = replace(a, rows=without_empty_levels(clipped), relative=relative)
+    error = 2.0 * (low + len(largest) - high) * UNIT
+    # Only the masses of the two ends are off by it, which matters in a distance as the root of what they hold.
+    ends = float(np.max((rows[:, : low + 1].sum(axis=1) + rows[:, high - 1 :].sum(axis=1)) / rows.sum(axis=1)))
+    a = replace(a, rows=without_empty_levels(clipped), relative=a.relative + error)
+    a = a.off_by(error * math.sqrt(min(ends, 1.0)))
     size = np.abs(a.points())
     # The mean absolute value, given that the sum is not 0, fixes the width of the cells.
     typical = float((a.mass * size).sum()) / float(a.mass[size > 0.0].sum())
-    return rebased(a, base_for(typical, a.half))
+    coarse = rebased(a, base_for(typical, a.half))
+    return coarse.off_by(coarse.relative - a.relative + 8.0 * UNIT * a.relative)
