@@ -407,7 +407,7 @@ def products(net, x, y):
         ("flipped", set()),
         ("twice", set()),
         ("in place", set()),
-        ("normed", {"1.weight", "1.bias", "3.weight", "6.weight", "6.bias", "7.weight", "7.bias"}),
+        ("normed", {"3.weight", "6.weight", "6.bias", "7.weight", "7.bias"}),
         ("own", {"second.weight", "second.bias", "scale", "unused.weight", "unused.bias"}),
         ("hidden", {"w"}),
         ("sliced", {"w"}),

@@ -57,8 +57,8 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 MEMORY = 2**29
 """Bytes that a microbatch may take, unless the caller says otherwise."""
 
-_CACHE, _MICROBATCH_MIN, _MICROBATCH_MAX = 5 * 2**19, 1_024, 8_192
-"""Numbers that a microbatch holds: they should stay in the cache, if memory allows as many users as that."""
+_NUMBERS, _MICROBATCH_MIN, _MICROBATCH_MAX = 2**24, 16, 8_192
+"""Numbers that a microbatch holds, if memory allows it: with fewer the calls of PyTorch cost more than the numbers."""
 
 _MARGIN = 1.0 - 1e-5
 
@@ -279,7 +279,7 @@ def _gradients(task: _Task) -> Iterator[Gradients]:
     if size is None:
         numbers = (plans[0].numbers if plans else 0) + (sum(task.sizes) if task.owners is not None or not plans else 1)
         allowed = max(1, task.memory // (numbers * task.dtype.itemsize))
-        size = min(allowed, _MICROBATCH_MAX, max(_MICROBATCH_MIN, _CACHE // numbers))
+        size = min(allowed, _MICROBATCH_MAX, max(_MICROBATCH_MIN, _NUMBERS // numbers))
     for x, y, users in _microbatches(task.inputs, task.labels, task.owners, size):
         gradients = None
         while plans and gradients is None:

@@ -6,6 +6,7 @@ be formed, or is formed quicker, from what the user put in and the gradient of w
 - products with a matrix (`Linear`, `functional.linear`, `x @ W`);
 - convolutions of an image in one group (`Conv2d`);
 - rows looked up in a table (`Embedding`);
+- group normalisation, of which `vmap` copies what lies channels last;
 - recurrent layers (`LSTM`, `GRU`, `RNN`), which `torch.func` has no batching rule for: written out as such products.
 
 `Products` sees each function of PyTorch that the model calls (`torch.overrides.TorchFunctionMode`). Where one of these
@@ -33,9 +34,8 @@ from shoal.training.gradients import Convolution, Direct, Geometry, OfParameter,
 class _Matrix:
     """`x @ weight.T + bias`, or `x @ weight`.
 
-    This and the next two are functions of x with their parameters as constants. `back` is the gradient by x, which has
-    that shape; `parts` are the gradients of the parameters, from B x inputs and B x output gradients; `numbers` is how
-    many numbers they take for a user.
+    This and the next three are functions of x with their parameters as constants. `back` is the gradient by x, `parts`
+    those of the parameters, from B x inputs and B x output gradients, which take that many `numbers` for a user.
     """
 
     weight: Tensor
@@ -46,7 +46,7 @@ class _Matrix:
         weight = self.weight.detach()
         return x @ weight if self.flipped else functional.linear(x, weight, _detached(self.bias))
 
-    def back(self, gradient: Tensor, shape: torch.Size) -> Tensor:
+    def back(self, gradient: Tensor, x: Tensor) -> Tensor:
         return gradient @ (self.weight.detach().T if self.flipped else self.weight.detach())
 
     def parts(self, x: Tensor, gradient: Tensor) -> list[tuple[Tensor | None, OfParameter]]:
@@ -75,10 +75,10 @@ class _Convolution:
             output if x.dim() == 4 else output.view(*x.shape[:-3], *output.shape[1:])
         )  # a view could not be changed in place
 
-    def back(self, gradient: Tensor, shape: torch.Size) -> Tensor:
+    def back(self, gradient: Tensor, x: Tensor) -> Tensor:
         kernel, stride, padding = self.geometry.kernel, self.geometry.stride, self.geometry.padding
         # What a stride leaves over at the end of an axis reaches no output.
-        rest = [(n + 2 * p - k) % s for n, k, s, p in zip(shape[-2:], kernel, stride, padding, strict=True)]
+        rest = [(n + 2 * p - k) % s for n, k, s, p in zip(x.shape[-2:], kernel, stride, padding, strict=True)]
         return functional.conv_transpose2d(gradient, self.weight.detach(), None, stride, padding, rest)
 
     def parts(self, x: Tensor, gradient: Tensor) -> list[tuple[Tensor | None, OfParameter]]:
@@ -111,7 +111,57 @@ class _Table:
         return x.numel() + output.numel() + min(x.numel() ** 2, self.weight.numel())
 
 
-Use = _Matrix | _Convolution | _Table
+@dataclass(frozen=True, kw_only=True)
+class _GroupNorm:
+    """Group normalisation of one record: channels last in memory stay so, unlike under `vmap`."""
+
+    weight: Tensor
+    bias: Tensor | None
+    groups: int
+    eps: float
+    dimensions: int
+
+    def output(self, x: Tensor) -> Tensor:
+        rows, bias = x.flatten(0, x.dim() - self.dimensions), _detached(self.bias)
+        output = functional.group_norm(rows, self.groups, self.weight.detach(), bias, self.eps)
+        return output if x.dim() == self.dimensions else output.view(x.shape)
+
+    def _spread(self, values: Tensor) -> Tensor:
+        """Numbers of channels or groups, beside all that belongs to each."""
+        wide = values.expand(*values.shape[:-1], self.weight.numel() // self.groups).flatten(-2)
+        return wide[(..., *[None] * (self.dimensions - 2))]
+
+    def _sums(self, gradient: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Centred x, each group's inverse deviation, and sums by channel of gradients and of these times normal x."""
+        inner, by_group = tuple(range(2 - self.dimensions, 0)), (self.groups, -1)
+        mean = x.mean(dim=inner)
+        centred = x - self._spread(mean.reshape(*mean.shape[:-1], *by_group).mean(dim=-1, keepdim=True))
+        square, total, weighted = (
+            t.sum(dim=inner).reshape(*mean.shape[:-1], *by_group)
+            for t in (centred.square(), gradient, gradient * centred)
+        )
+        scale = (square.sum(dim=-1, keepdim=True) / self._count(x) + self.eps).rsqrt()
+        return centred, scale, total, weighted * scale
+
+    def _count(self, x: Tensor) -> int:
+        return x.shape[1 - self.dimensions :].numel() // self.groups
+
+    def back(self, gradient: Tensor, x: Tensor) -> Tensor:
+        centred, scale, total, weighted = self._sums(gradient, x)
+        weight = self.weight.detach().view(self.groups, -1)
+        shift, slope = ((t * weight).sum(dim=-1, keepdim=True) * scale / self._count(x) for t in (total, weighted))
+        through = torch.addcmul(gradient * self._spread(scale * weight), centred, self._spread(-slope * scale))
+        return through - self._spread(shift)
+
+    def parts(self, x: Tensor, gradient: Tensor) -> list[tuple[Tensor | None, OfParameter]]:
+        _, _, total, weighted = self._sums(gradient, x)
+        return [(self.weight, Direct(weighted.flatten(1))), (self.bias, Direct(total.flatten(1)))]
+
+    def numbers(self, x: Tensor, output: Tensor) -> int:
+        return x.numel() + output.numel()
+
+
+Use = _Matrix | _Convolution | _Table | _GroupNorm
 
 
 def _detached(t: Tensor | None) -> Tensor | None:
@@ -142,7 +192,7 @@ class _Constant(torch.autograd.Function):
         if not ctx.phase.over:
             raise NotImplementedError("a gradient inside the model depends on its parameters in a way that is not seen")
         with torch.no_grad():
-            through = ctx.use.back(gradient, x.shape) if ctx.needs_input_grad[0] else None
+            through = ctx.use.back(gradient, x) if ctx.needs_input_grad[0] else None
         return through, gradient, None, None
 
     @staticmethod
@@ -241,6 +291,15 @@ def _conv2d(
     return watch.call(input, _Convolution(weight=weight, bias=bias, geometry=geometry), weight, bias)
 
 
+def _group_norm(
+    watch: Products, input: Any, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
+) -> Any:
+    if input.dim() < 3 or len(input) != 1 or not watch.covers(weight, bias) or weight is None:
+        return NotImplemented
+    use = _GroupNorm(weight=weight, bias=bias, groups=num_groups, eps=eps, dimensions=input.dim())
+    return watch.call(input, use, weight, bias)
+
+
 def _pair(value: Any) -> tuple[int, int]:
     numbers = [int(n) for n in value] if isinstance(value, Sequence) else [int(value)]
     return numbers[0], numbers[-1]
@@ -328,6 +387,7 @@ _RULES: dict[Callable[..., Any], Callable[..., Any]] = {
     functional.linear: _linear,
     **dict.fromkeys((torch.matmul, Tensor.matmul, torch.mm, Tensor.mm), _matmul),
     torch.conv2d: _conv2d,
+    functional.group_norm: _group_norm,
     functional.embedding: _embedding,
     **{getattr(torch, kind): _recurrent(kind) for kind in ("lstm", "gru")},
     **{getattr(torch, f"rnn_{kind}"): _recurrent(kind) for kind in ("tanh", "relu")},
