@@ -15,6 +15,7 @@ from shoal import (
     Shuffle,
     ShuffledCheckIn,
     SubsampledShuffle,
+    audit,
 )
 from shoal.bounds.central.summed import last_likely
 from shoal.literature.compare import compare, deployments
@@ -221,3 +222,10 @@ def test_bad_numbers(bad, message):
 def test_the_registry_calls_it_federated():
     entry = SecureSum(users=100, sigma=1.0).statement(delta=1e-6).to_registry()
     assert entry["deployment"]["deployment_model"]["model_name"] == "Federated"
+
+
+@pytest.mark.parametrize("changes", [{"corrupt": 5}, {"reports_per_user": 2}])
+def test_audits_know_one_report_of_honest_users_only(changes):
+    (name,) = changes
+    with pytest.raises(ValueError, match=rf"^{name} must be"):
+        audit.audit(Shuffle(users=20, sigma=2.0, **changes), delta=1e-5, trials=1_000)

@@ -56,6 +56,20 @@ def ordered(rng: random.Random) -> Iterator[shoal.Mechanism]:
         yield shoal.ShuffledEpochs(sigma=sigma, steps=steps, adjacency=adjacency, epochs=epochs, persistent=True)
 
 
+def persons(rng: random.Random) -> Iterator[shoal.Mechanism]:
+    """Several records or reports of one person, secure sums and corrupt users."""
+    while True:
+        sigma, size = round(10 ** rng.uniform(0.0, 0.7), 3), round(10 ** rng.uniform(1.0, 2.5))
+        common: dict[str, Any] = {"sigma": sigma, "adjacency": rng.choice(["zero-out", "replace"])}
+        several = rng.choice([2, 5])
+        yield shoal.PoissonSampling(rate=1 / size, records_per_user=several, **common)
+        yield shoal.FixedBatch(records=10 * size, batch=10, records_per_user=several, **common)
+        yield shoal.Shuffle(users=size, reports_per_user=several, crowd="identical", **common)
+        yield shoal.ShuffledCheckIn(users=size, rate=0.5, corrupt=size // 3, crowd="identical", **common)
+        yield shoal.SecureSum(users=size, survivors=size - size // 5, corrupt=size // 3, **common)
+        yield shoal.SecureSum(users=min(size, 30), rate=0.4, **common)
+
+
 def asked(rng: random.Random, m: shoal.Mechanism) -> dict[str, Any]:
     kind = rng.choice(["epsilon", "epsilon", "epsilon by rdp", "delta", "rdp", "tradeoff", "advantage"])
     rounds = rng.choice([1, 1, 7, 100])
@@ -91,7 +105,7 @@ def answer(question: dict[str, Any]) -> list[float]:
     return [found.lower, found.upper]
 
 
-SERIES = ((1, mechanisms, 300), (2, samplers, 40), (3, ordered, 10))
+SERIES = ((1, mechanisms, 300), (2, samplers, 40), (3, ordered, 10), (4, persons, 18))
 """Seed, generator and number of questions of each series."""
 
 

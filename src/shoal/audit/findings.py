@@ -24,7 +24,7 @@ from shoal.audit.game import DIMENSIONS, SHAPES, Game, games_of
 from shoal.audit.likelihood import play
 from shoal.audit.statistics import choose, lower_bound, trained_weights
 from shoal.bounds.numeric import FloatArray
-from shoal.errors import InvalidType
+from shoal.errors import InvalidInput, InvalidType
 from shoal.interval import Interval
 from shoal.mechanisms import Mechanism, Shuffle, ShuffledCheckIn, SubsampledShuffle
 from shoal.progress import Progress
@@ -139,6 +139,9 @@ def audit(
     """
     if not isinstance(mechanism, (Shuffle, SubsampledShuffle, ShuffledCheckIn)):
         raise InvalidType(f"mechanism must be Shuffle, SubsampledShuffle or ShuffledCheckIn, got {mechanism!r}")
+    for name, plain in (("corrupt", 0), ("reports_per_user", 1)):
+        if (value := getattr(mechanism, name, plain)) != plain:
+            raise InvalidInput(f"{name} must be {plain} for an audit, got {value}")
     delta, rounds = _validate.delta(delta), _validate.rounds(rounds)
     seed = _validate.integer("seed", seed, minimum=0, maximum=2**63 - 1)
     confidence = _validate.delta(confidence, "confidence")
