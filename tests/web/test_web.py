@@ -21,8 +21,18 @@ from shoal.cli.app import app
 from shoal.formatting import rounded
 from shoal.web import budget, calls, fields, setting, tasks, utility
 
-SMALL = {"users": "1,000", "sample": "100", "bins": "50", "sigma": "3", "rounds": "10", "delta": "1e-6", "batch": "10",
-         "records": "1,000", "steps": "50", "rate": "0.1"}  # fmt: skip
+SMALL = {
+    "users": "1,000",
+    "sample": "100",
+    "bins": "50",
+    "sigma": "3",
+    "rounds": "10",
+    "delta": "1e-6",
+    "batch": "10",
+    "records": "1,000",
+    "steps": "50",
+    "rate": "0.1",
+}
 KINDS = tuple(setting.KINDS)
 
 

@@ -39,7 +39,7 @@ def with_signature(
     """
     # Not `functools.wraps`: typer would look at the function behind.
     call.__name__, call.__doc__ = function.__name__, function.__doc__
-    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__dict__["__signature__"] = inspect.Signature(parameters)
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     return call
 

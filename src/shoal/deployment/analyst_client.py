@@ -117,8 +117,7 @@ class AnalystClient:
         answer = self._ask(put, allowed=(200, 403, 409, 413, 422))
         if answer.status_code != 200:
             raise RefusedBatchError(f"the analyst refused the batch of round {round_number}: {answer.json()['detail']}")
-        closed: dict[str, Any] = answer.json()
-        return closed
+        return dict(answer.json())
 
     def close(self) -> None:
         """Close the connection."""

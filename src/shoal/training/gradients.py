@@ -50,8 +50,7 @@ def _norms(values: Tensor) -> Tensor:
     if whole:
         pieces = torch.linalg.vector_norm(rows[:, :whole].reshape(rows.shape[0], -1, _PIECE), dim=2)
         return _norms(torch.cat([pieces, torch.linalg.vector_norm(rows[:, whole:], dim=1, keepdim=True)], dim=1))
-    norms: Tensor = torch.linalg.vector_norm(rows, dim=1)
-    return norms
+    return torch.as_tensor(torch.linalg.vector_norm(rows, dim=1))
 
 
 def _gram_norms(left: Tensor, right: Tensor) -> Tensor:

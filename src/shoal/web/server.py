@@ -16,7 +16,7 @@ import socket
 import sys
 import threading
 import webbrowser
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from importlib import resources
 from typing import Any
 
@@ -100,12 +100,14 @@ class Broker:
     async def page(self) -> dict[str, Any]:
         """Return what the page consists of. This process itself loads no numerics: it is up at once."""
         if not self._page:
-            async with contextlib.aclosing(self.quick.pieces("page", {})) as pieces:  # type: ignore[type-var]
+            async with contextlib.aclosing(self.quick.pieces("page", {})) as pieces:
                 async for piece in pieces:
                     self._page = piece
         return self._page
 
-    async def answers(self, page: str, work: Callable[[asyncio.Queue[Any]], Any]) -> AsyncIterator[dict[str, Any]]:
+    async def answers(
+        self, page: str, work: Callable[[asyncio.Queue[Any]], Any]
+    ) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the pieces that `work` puts into its queue, until it is done or the page asks something else.
 
         Args:
@@ -201,7 +203,7 @@ class Broker:
     ) -> dict[str, Any]:
         """Pass on the pieces of a task; return the last one that is no note."""
         last: dict[str, Any] = {}
-        async with contextlib.aclosing(worker.pieces(task, data)) as pieces:  # type: ignore[type-var]
+        async with contextlib.aclosing(worker.pieces(task, data)) as pieces:
             async for piece in pieces:
                 queue.put_nowait(piece)
                 if piece["piece"] != "note":
@@ -266,8 +268,8 @@ def make_app(broker: Broker, *, port: int, secret: str, budget: str | None = Non
             else:
                 await broker.explore(queue, data["state"])
 
-        async def lines() -> AsyncIterator[bytes]:
-            async with contextlib.aclosing(broker.answers(data["page"], work)) as pieces:  # type: ignore[type-var]
+        async def lines() -> AsyncGenerator[bytes, None]:
+            async with contextlib.aclosing(broker.answers(data["page"], work)) as pieces:
                 async for piece in pieces:
                     yield json.dumps(piece, allow_nan=False).encode() + b"\n"
 

@@ -12,7 +12,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from typing import Any
@@ -72,7 +72,7 @@ class Worker:
         self._ended = False
         child.close()
 
-    async def pieces(self, task: str, data: Mapping[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    async def pieces(self, task: str, data: Mapping[str, Any]) -> AsyncGenerator[dict[str, Any], None]:
         """Yield the pieces of a task. Whoever stops listening stops the computation."""
         async with self._turn:
             if self._ended:

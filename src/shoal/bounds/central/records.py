@@ -268,8 +268,7 @@ class MixedPlaces:
         sizes = np.exp(base - special.logsumexp(base, axis=0)) * np.abs(np.expm1(np.minimum(quotients, 700.0)))
         exponents = self.growth * (2.0 * float(np.abs(z).max()) + self.growth) - math.log(min(self.weights))
         # error 1
-        error: FloatArray = 32.0 * UNIT * (16.0 + exponents) * (np.abs(loss) + np.minimum(sizes.sum(axis=0), 1.0))
-        return error
+        return np.asarray(32.0 * UNIT * (16.0 + exponents) * (np.abs(loss) + np.minimum(sizes.sum(axis=0), 1.0)))
 
     def density_p(self, z: FloatArray) -> FloatArray:
         """The density of P."""
@@ -621,8 +620,7 @@ def _prices_of_terms(
     def excess(z: FloatArray) -> FloatArray:
         # f_j / t where it is positive: its second factor rises from 0 at `zeros`. What is clipped is far above 1.
         rise = np.expm1(np.clip((up - down) * (z - zeros), 0.0, 300.0))
-        values: FloatArray = np.exp(np.clip(down * (z - 0.5 * down), -300.0, 300.0)) * rise
-        return values
+        return np.asarray(np.exp(np.clip(down * (z - 0.5 * down), -300.0, 300.0)) * rise)
 
     zeros = 0.5 * (up + down) + loss / (up - down)
     target = -np.expm1(-loss) * none
@@ -640,8 +638,7 @@ def _prices_of_terms(
         -shares * special.ndtr(-places),
     ]
     rounding = 64.0 * UNIT * (1.0 + places**2) * sum(np.abs(term) for term in terms)
-    price: FloatArray = (np.maximum(sum(terms), 0.0) + rounding).sum(axis=1)
-    return price
+    return np.asarray((np.maximum(sum(terms), 0.0) + rounding).sum(axis=1))
 
 
 # A crowd that can really happen, from below

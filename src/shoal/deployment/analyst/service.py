@@ -19,7 +19,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi import Path as PathParameter
@@ -300,8 +300,7 @@ class ImpatientProtocol(H11Protocol):
     @property
     def _quiet(self) -> "Waiting":
         """All connections of this server without a request."""
-        waiting: Waiting = self.config.__dict__.setdefault("quiet", Waiting(QUIET_MAX))
-        return waiting
+        return cast("Waiting", self.config.__dict__.setdefault("quiet", Waiting(QUIET_MAX)))
 
     def _begin_quiet(self, seconds: float) -> None:
         self._quiet.add(self.transport, self.loop.call_later(seconds, self._give_up))
