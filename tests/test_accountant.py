@@ -1,15 +1,27 @@
 """The ledger: composition adds, questions are pure, states survive and corrupt ones are refused."""
 
+import contextlib
 import copy
 import itertools
 import json
+import math
+import random
 
 import numpy as np
 import pytest
 
-from shoal import Accountant, LocalGaussian, Shuffle, ShuffledCheckIn, SubsampledShuffle
+from shoal import (
+    Accountant,
+    FixedBatch,
+    LocalGaussian,
+    PoissonSampling,
+    Shuffle,
+    ShuffledCheckIn,
+    SubsampledShuffle,
+)
 from shoal.accountant import merging
-from shoal.mechanisms import bounds
+from shoal.errors import ShoalError
+from shoal.mechanisms import MECHANISMS, bounds
 from shoal.query import EPSILON, Options, solve
 
 M = ShuffledCheckIn(users=60_000, rate=0.1, sigma=5.0, crowd="identical")
@@ -257,3 +269,43 @@ def test_a_hundred_numbers_of_users_are_stated_together():
     most = ShuffledCheckIn(users=11_683, rate=0.1, sigma=5.0).epsilon(delta=1e-6, rounds=100)
     fewest = ShuffledCheckIn(users=10_000, rate=0.1, sigma=5.0).epsilon(delta=1e-6, rounds=100)
     assert most.lower <= said.answer.lower <= said.answer.upper <= fewest.upper
+
+
+def random_mechanism(rng, adjacency):
+    """A mechanism of any kind with random values of what it needs, and an identical crowd."""
+    while True:
+        cls = rng.choice(list(MECHANISMS.values()))
+        values = {}
+        for parameter in cls.parameters():
+            if parameter.is_required:
+                low, high = parameter.slider
+                low, high = (0.7, 20.0) if parameter.name == "sigma" else (low, min(high, 1e5))
+                value = math.exp(rng.uniform(math.log(low), math.log(high)))
+                values[parameter.name] = int(value) if parameter.domain.kind == "whole" else value
+        if cls.crowd_matters:
+            values["crowd"] = "identical"
+        with contextlib.suppress(ShoalError):  # a sample of more than all, or an adjacency that it does not know
+            return cls(**values, adjacency=adjacency)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_any_ledger_has_an_answer(seed):
+    """One to eight mechanisms of any kind: the bracket is in order, and no round makes the ledger cheaper."""
+    rng = random.Random(seed)
+    adjacency = rng.choice(["zero-out", "zero-out", "replace"])
+    entries = [(random_mechanism(rng, adjacency), int(10 ** rng.uniform(0, 2))) for _ in range(rng.randint(1, 8))]
+    a = Accountant()
+    for mechanism, rounds in entries:
+        a.compose(mechanism, rounds=rounds)
+    whole = a.epsilon(delta=1e-6)
+    assert 0.0 <= whole.lower <= whole.upper < math.inf
+    first, rounds = entries[0]
+    assert whole.upper >= first.epsilon(delta=1e-6, rounds=rounds).lower * (1.0 - 1e-9)
+
+
+def test_a_ledger_whose_rounds_differ_by_a_factor_of_a_thousand():
+    a = Accountant().compose(Shuffle(users=67_329, sigma=8.231823882445827), rounds=44)
+    a.compose(FixedBatch(records=1_919, batch=8, sigma=1.2774368920049548))
+    a.compose(PoissonSampling(rate=0.09365436080979238, sigma=1.1278241978199937), rounds=2)
+    a.compose(SubsampledShuffle(users=32, sample=1, sigma=6.166103126609775), rounds=41)
+    assert 1.2 < a.epsilon(delta=2.1833077443902117e-05).lower < 1.3

@@ -81,7 +81,7 @@ COMMANDS: Table = {
     ),
     "compare": (
         "compare:compare_command",
-        "All methods side by side for one setting, and how many times the least epsilon each gives.",
+        "All methods side by side for one setting, each with its ratio to the least epsilon.",
     ),
     "explore": (
         "explore:explore_command",

@@ -163,7 +163,8 @@ def _option(name: str, owners: Mapping[str, Parameter]) -> inspect.Parameter:
     if len(owners) == len(labelled()) and len(labels) == 1:
         words = next(iter(labels))
     else:
-        words = "; ".join(f"{text} ({', '.join(names)})" for text, names in labels.items())
+        meanings = [f"{text} ({', '.join(names)})" for text, names in labels.items()]
+        words = "; ".join([meanings[0], *(f"{text[0].lower()}{text[1:]}" for text in meanings[1:])])
     parameter = next(iter(owners.values()))
     if parameter.domain.kind == "flag":
         return _keyword(name, Annotated[bool, typer.Option(flag_of(name), help=f"{words}.")], False)

@@ -31,11 +31,11 @@ EpsilonList = Annotated[str, typer.Option(metavar="E[,E…]", help="One or more 
 TargetEpsilon = Annotated[str | None, typer.Option(metavar="E", help="The epsilon to meet, at delta.")]
 TargetDelta = Annotated[str | None, typer.Option(metavar="D", help="Its delta, such as 1e-5 or 1/60000.")]
 TargetTpr = Annotated[
-    str | None, typer.Option(metavar="P", help="In the place of epsilon: the true positive rate of attacks to meet.")
+    str | None, typer.Option(metavar="P", help="Instead of epsilon: the largest true positive rate of attacks.")
 ]
-TargetFpr = Annotated[str | None, typer.Option(metavar="F", help="The false positive rate of these attacks.")]
+TargetFpr = Annotated[str | None, typer.Option(metavar="F", help="The false positive rate at which --tpr holds.")]
 TargetAdvantage = Annotated[
-    str | None, typer.Option(metavar="A", help="In the place of epsilon: the largest TPR - FPR of attacks to meet.")
+    str | None, typer.Option(metavar="A", help="Instead of epsilon: the largest TPR - FPR of attacks.")
 ]
 RoundsList = Annotated[
     str,

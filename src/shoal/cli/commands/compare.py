@@ -31,7 +31,7 @@ def compare_command(
     as_json: opt.Json = False,
     plot: opt.Plot = None,
 ) -> None:
-    """All methods side by side for one setting, and how many times the least epsilon each gives.
+    """All methods side by side for one setting, each with its ratio to the least epsilon.
 
     Examples:
 
