@@ -238,6 +238,27 @@ def test_curves_pass_through_the_present_point(axis):
     assert len(ordered) > 15
 
 
+def test_the_same_noise_under_other_trust():
+    state = {**SMALL, "mechanism": "shuffle"}
+    deployed = only(pieces("any", state=state), piece="deployments")["rows"]
+    assert [row["name"] for row in deployed] == ["no shuffler", "shuffled", "secure sum", "central noise"]
+    assert deployed[1]["upper"] == rounded(Shuffle(users=1_000, sigma=3.0).epsilon(delta=1e-6, rounds=10).upper)
+    summed = shoal.SecureSum(users=1_000, sigma=3.0).epsilon(delta=1e-6, rounds=10)
+    assert deployed[2]["upper"] == deployed[3]["upper"] == rounded(summed.upper)
+    assert all("trusted" in row["trust"] for row in deployed)
+    drawn = only(pieces("any", state={**SMALL, "mechanism": "subsampled", "sample": "100"}), piece="deployments")
+    assert drawn["rows"] == []
+
+
+def test_without_a_shuffler_all_reports_of_a_user_are_seen():
+    state = {**SMALL, "mechanism": "shuffle", "reports_per_user": "4", "axis": "reports_per_user"}
+    local = only(pieces("first", state=state), piece="epsilon", crowd="local")
+    assert local["epsilon"]["upper"] == LocalGaussian(sigma=1.5).epsilon(delta=1e-6, rounds=10).upper
+    points = {p["x"]: p["upper"] for piece in pieces("curve", state=state, crowd="local") for p in piece["points"]}
+    assert points[4.0] == local["epsilon"]["upper"]
+    assert points[min(points)] < points[4.0] < points[max(points)]
+
+
 def test_a_curve_without_a_shuffler_is_flat_in_the_users():
     state = {**SMALL, "mechanism": "shuffle", "axis": "users"}
     (piece,) = pieces("curve", state=state, crowd="local")

@@ -15,6 +15,7 @@ from shoal import calibrate
 from shoal.errors import InvalidInput, ShoalError, Unreachable
 from shoal.formatting import rounded, short
 from shoal.interval import Interval
+from shoal.literature.compare import deployments
 from shoal.mechanisms import LocalGaussian, Mechanism
 from shoal.query import EPSILON, AccuracyWarning, Intervals, Options, guarantee
 from shoal.statement import Statement
@@ -82,9 +83,8 @@ def _statement(state: Setting) -> Statement:
 
 def _without_shuffler(state: Setting) -> Setting:
     """Return the same noise without a shuffler: each round's report is seen with its name."""
-    m = LocalGaussian(sigma=state.mechanism.sigma, adjacency=state.mechanism.adjacency)
     return Setting(
-        mechanism=m,
+        mechanism=deployments(state.mechanism)["no shuffler"],
         rounds=state.rounds,
         delta=state.delta,
         clip=state.clip,
@@ -162,6 +162,19 @@ def any_crowd(data: Mapping[str, Any]) -> Iterator[Piece]:
         yield {"piece": "bound", "crowd": "any", **bracket(Interval(lower=0.0, upper=upper))}
         yield {"piece": "epsilon", "crowd": "any", **stated(_statement(state))}
         yield {"piece": "attack", "crowd": "any", **_attack(state.mechanism, state.rounds)}
+        yield {"piece": "deployments", "rows": _deployments(state, upper)}
+
+
+def _deployments(state: Setting, shuffled: float) -> list[Piece]:
+    """Return the same noise in the sum under other trust, with the shuffler's own row; empty where that is unknown."""
+    deployed = deployments(state.mechanism)
+    if "secure sum" not in deployed:
+        return []
+    uppers = {name: guarantee(EPSILON, m.bounds(state.rounds), state.delta, Options()) for name, m in deployed.items()}
+    trusts = {name: m.trust for name, m in deployed.items()}
+    uppers["shuffled"], trusts["shuffled"] = shuffled, state.mechanism.trust
+    order = [name for name in ("no shuffler", "shuffled", "secure sum", "central noise") if name in uppers]
+    return [{"name": name, "trust": trusts[name], "upper": rounded(uppers[name])} for name in order]
 
 
 def _for_crowd(crowd: str, state: Setting) -> Setting:
@@ -184,7 +197,8 @@ def curve(data: Mapping[str, Any]) -> Iterator[Piece]:
     state, axis = _for_crowd(crowd, present), present.axis
     places = axis_values(present, STEPS_ANY_CROWD if crowd == "any" else STEPS)
     head = {"piece": "curve", "crowd": crowd}
-    if crowd == "local" and axis not in state.mechanism.to_dict() and axis not in SHARED:
+    first_state, last_state = (_for_crowd(crowd, present.moved(axis, x)) for x in (places[0], places[-1]))
+    if crowd == "local" and axis not in SHARED and first_state.mechanism == last_state.mechanism:
         answer = _statement(state).answer
         yield {**head, "points": [_point(x, answer) for x in (places[0], places[-1])]}
     elif axis in SHARED:
@@ -197,7 +211,7 @@ def curve(data: Mapping[str, Any]) -> Iterator[Piece]:
         # From the present point outwards, so that the picture grows around it.
         now = present.value(axis)
         for x in sorted(places, key=lambda x: abs(math.log(x / now))):
-            yield {**head, "points": [_point(x, _statement(state.moved(axis, x)).answer)]}
+            yield {**head, "points": [_point(x, _statement(_for_crowd(crowd, present.moved(axis, x))).answer)]}
 
 
 def axis_values(state: Setting, steps: int) -> list[float]:

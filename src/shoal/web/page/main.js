@@ -151,7 +151,7 @@ function question() {
   ask("answers", { state: texts }, (piece) => { if (mine === turn) take(piece); });
 }
 function take(piece) {
-  const kinds = { setting: takeSetting, bound: takeBound, epsilon: takeEpsilon, attack: takeAttack, curve: takeCurve, solved: takeSolved, caution: takeCaution, note: takeNote, error: takeError, end: takeEnd };
+  const kinds = { setting: takeSetting, bound: takeBound, epsilon: takeEpsilon, attack: takeAttack, curve: takeCurve, solved: takeSolved, caution: takeCaution, deployments: takeDeployments, note: takeNote, error: takeError, end: takeEnd };
   kinds[piece.piece]?.(piece);
 }
 function takeSetting(piece) {
@@ -199,6 +199,11 @@ function takeCurve(piece) {
   const known = curves[piece.crowd] ?? [];
   curves[piece.crowd] = [...known, ...piece.points].sort((a, b) => a.x - b.x);
   showCurve();
+}
+function takeDeployments({ rows: deployed }) {
+  get("deployments").hidden = deployed.length === 0;
+  get("deployment-rows").replaceChildren(...deployed.map(({ name, upper, trust }) => make("tr", {},
+    make("th", { scope: "row" }, name), make("td", { class: "upper" }, upper), make("td", { class: "soft" }, trust))));
 }
 function takeCaution(piece) {
   get("caution").hidden = false;
@@ -251,6 +256,7 @@ function busy(text) { put(get("busy"), text); get("answer").setAttribute("aria-b
 function stale() {
   get("note").hidden = true;
   get("caution").hidden = true;
+  get("deployments").hidden = true;
   for (const element of document.querySelectorAll("[data-crowd]")) element.classList.add("stale");
   get("hero").classList.add("stale");
   get("sentence").classList.add("stale");
