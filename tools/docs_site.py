@@ -42,6 +42,7 @@ SECTIONS = {
     "Explanation": (
         "explanation/shuffle-model.md",
         "explanation/guarantee.md",
+        "explanation/worst-crowd.md",
         "explanation/adaptivity.md",
         "explanation/report.md",
         "explanation/trust.md",
