@@ -651,16 +651,18 @@ def test_dropout_drops_for_each_user():
         (1, 9, 3, 1, 1),
     ],
 )
-def test_columns_hold_what_a_convolution_takes(dtype, channels, side, kernel, stride, padding):
-    generator = torch.Generator().manual_seed(3)
-    x = torch.randn(5, channels, side, side, generator=generator, dtype=dtype)
-    geometry = gradients.Geometry(kernel=(kernel, kernel), stride=(stride, stride), padding=(padding, padding))
-    shifted = torch.cat([x.new_zeros(1), x.flatten()])[1:].view_as(x)
-    for given in (x, x.contiguous(memory_format=torch.channels_last), x.repeat(2, 1, 1, 1)[::2], shifted):
-        patches = nn.functional.unfold(given, kernel, stride=stride, padding=padding).mT
-        patches = patches.view(5, -1, channels, kernel, kernel).permute(0, 1, 3, 4, 2)
-        found = torch.cat(geometry.blocks(geometry.columns(given), channels), dim=2)
-        assert torch.equal(found, patches.flatten(2))
+def test_convolutions_of_any_geometry(dtype, channels, side, kernel, stride, padding):
+    """Also of several images for a user."""
+    torch.manual_seed(3)
+    x, y = images(users=3, side=side, channels=2 * channels)
+    inner = nn.Conv2d(channels, 6, kernel, stride, padding)
+    after = (side + 2 * padding - kernel) // stride + 1
+    split = nn.Unflatten(1, (2, channels))
+    layers = [split, nn.Flatten(0, 1), inner, nn.Tanh(), nn.Unflatten(0, (-1, 2)), nn.Flatten()]
+    net = nn.Sequential(*layers, nn.Linear(12 * after**2, 10))
+    rows, _ = one_by_one(net.double(), x, y, 1.0)
+    each = clipping.clipped_each(net.to(dtype), x.to(dtype), y, clip=1.0)
+    assert torch.allclose(each.double(), rows * (1 - 1e-5), atol=1e3 * torch.finfo(dtype).eps)
 
 
 class Named(nn.Parameter):

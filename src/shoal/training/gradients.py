@@ -9,20 +9,18 @@ no gradient enters the sum longer than its norm says, but for rounding.
   `|sum_l left_l right_l^T|^2 = sum_{l,m} (left_l . left_m) (right_l . right_m)`
   (Goodfellow 2015; Li et al. 2022, "ghost clipping"), and the sum is one product over all users. With more, the
   gradients are formed by one batched product, which is quicker.
-- `Convolution`: the same, where right holds the patches of an image, which are not written out.
+- `Convolution`: the same, where right holds the patches of an image.
 - `Rows`: the rows of a table that a user looked up, with what each gets.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 _GRAM_POSITIONS = 16
 """With more positions than these, forming the products was always faster where it was measured."""
@@ -109,11 +107,11 @@ class Product(OfParameter):
             return [_norms(self.left.flatten(1)) * _norms(self.right.flatten(1))]
         if self.grams:
             return [_gram_norms(torch.bmm(self.left, self.left.mT), torch.bmm(self.right, self.right.mT))]
-        return super().norms()
+        return [_norms(self.formed)]
 
     def weighted(self, factors: Tensor) -> Tensor:
         if not self.grams:
-            return super().weighted(factors)
+            return factors @ self.formed
         left, right, scale = self.left, self.right, factors[:, None, None]
         left, right = (left * scale, right) if left.shape[2] <= right.shape[2] else (left, right * scale)
         return (left.flatten(0, 1).T @ right.flatten(0, 1)).view(-1)
@@ -143,99 +141,25 @@ class Rows(OfParameter):
         return total.index_add_(0, self.indices.flatten(), scaled).view(-1)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Geometry:
-    """The geometry of a convolution without gaps in its kernel, for rows and columns."""
+class Convolution(Product):
+    """Gradients of a convolution, from output gradients B x L x outputs and patches B x L x (kernel, channels)."""
 
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    padding: tuple[int, int]
-
-    @property
-    def band(self) -> int:
-        """The number of the kernel's rows in a band: such that none reaches beyond a step."""
-        return math.gcd(self.kernel[0], self.stride[0])
-
-    def columns(self, images: Tensor) -> Tensor:
-        """The inputs B x C x H x W, with the columns of the kernel written out.
-
-        Patches overlap, and most of the time would go into writing them out whole. Only the columns of the kernel are:
-        B x steps x positions across x (rows of a step, kernel's columns, channels). Each row of positions is held once,
-        beside the rows of its step, and a band of the kernel's rows finds all its inputs in one block of this, some
-        steps further down.
-        """
-        (rows, columns), (sh, sw), (ph, pw) = self.kernel, self.stride, self.padding
-        users, channels, height, width = images.shape
-        steps = (height + 2 * ph - rows) // sh + 1 + (rows - 1) // sh
-        across = (width + 2 * pw - columns) // sw + 1
-        residues = min(sh, rows)
-        below = max(ph, (steps - 1) * sh + residues - height - ph)
-        last = images.permute(0, 2, 3, 1)
-        if pw or ph or below:
-            last = functional.pad(last, (0, 0, pw, pw, ph, below))
-        last = last.contiguous()
-        blocks, row = last.new_empty(users, steps, across, residues, columns, channels), last.shape[2] * channels
-        strides, first = (last.stride(0), row * sh, channels * sw, channels, 1), last.storage_offset()
-        for r, place in enumerate(blocks.unbind(3)):  # one copy per row is several times as fast as one of all
-            place.copy_(last.as_strided(place.shape, strides, first + r * row))
-        return blocks.flatten(3)
-
-    def blocks(self, columns: Tensor, channels: int) -> list[Tensor]:
-        """The columns that meet each band of the kernel's rows, B x L x (its rows, kernel's columns, channels)."""
-        (rows, across), stride = self.kernel, self.stride[0]
-        down, flat = columns.shape[1] - (rows - 1) // stride, columns.flatten(1, 2)
-        wide, blocks = self.band * across * channels, []
-        for step, row in (divmod(i, stride) for i in range(0, rows, self.band)):
-            block = flat.narrow(1, step * columns.shape[2], down * columns.shape[2])
-            blocks.append(block.narrow(2, row * across * channels, wide))
-        return blocks
-
-
-class Convolution(OfParameter):
-    """Gradients of a convolution's weight, from its inputs' columns and output gradients B x O x H' x W'."""
-
-    def __init__(self, columns: Tensor, gradients: Tensor, geometry: Geometry, channels: int) -> None:
-        self.geometry, self.channels = geometry, channels
-        self.outputs, self.blocks = gradients.permute(0, 2, 3, 1).flatten(1, 2), geometry.blocks(columns, channels)
-        self.grams = suits_grams(self.outputs.shape[1], gradients.shape[1] * columns.shape[3] * len(self.blocks))
-
-    @functools.cached_property
-    def formed(self) -> Tensor:
-        """Bands x B x (outputs, a band's rows, columns, channels)."""
-        users, outputs = self.outputs.shape[0], self.outputs.shape[2]
-        products = self.outputs.new_empty(len(self.blocks), users, outputs, self.blocks[0].shape[2])
-        for block, into in zip(self.blocks, products.unbind(), strict=True):
-            torch.bmm(self.outputs.mT, block, out=into)
-        return products.flatten(2)
+    def __init__(self, left: Tensor, right: Tensor, kernel: torch.Size) -> None:
+        super().__init__(left, right)
+        self.shape = (left.shape[2], *kernel, right.shape[2] // kernel.numel())
 
     def rows(self) -> Tensor:
-        return self._weights(self.formed).flatten(1)
-
-    def norms(self) -> list[Tensor]:
-        if not self.grams:
-            return list(_norms(self.formed.flatten(0, 1)).view(self.formed.shape[:2]).unbind())
-        inputs = torch.stack([torch.bmm(block, block.mT) for block in self.blocks]).sum(dim=0)
-        return [_gram_norms(inputs, torch.bmm(self.outputs, self.outputs.mT))]
+        return self.formed.view(len(self.formed), *self.shape).permute(0, 1, 4, 2, 3).flatten(1)
 
     def weighted(self, factors: Tensor) -> Tensor:
-        if not self.grams:
-            return self._weights(torch.bmm(factors.expand(len(self.formed), 1, -1), self.formed)).flatten()
-        scaled = (self.outputs * factors[:, None, None]).flatten(0, 1).T
-        return self._weights(
-            torch.stack([(scaled @ block.flatten(0, 1)).view(1, -1) for block in self.blocks])
-        ).flatten()
-
-    def _weights(self, products: Tensor) -> Tensor:
-        """In the order of the weight: B x O x C x rows x columns."""
-        shape = (*products.shape[:2], -1, self.geometry.band, self.geometry.kernel[1], self.channels)
-        return products.view(shape).permute(1, 2, 5, 0, 3, 4).flatten(3, 4)
+        return super().weighted(factors).view(self.shape).permute(0, 3, 1, 2).flatten()
 
 
 def added(parts: Sequence[OfParameter]) -> OfParameter:
     """The gradients of a parameter that was used several times: they are added before anything is squared."""
     if len(parts) == 1:
         return parts[0]
-    products = [p for p in parts if isinstance(p, Product)]
+    products = [p for p in parts if type(p) is Product]
     if len(products) == len(parts):
         return Product(torch.cat([p.left for p in products], dim=1), torch.cat([p.right for p in products], dim=1))
     return Direct(functools.reduce(torch.add, (p.rows() for p in parts)))

@@ -17,7 +17,6 @@ model's layout. The output's gradient is the gradient by a zero that is added to
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -27,7 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from shoal.training.gradients import Convolution, Direct, Geometry, OfParameter, Product, Rows, suits_grams
+from shoal.training.gradients import Convolution, Direct, OfParameter, Product, Rows, suits_grams
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,34 +61,36 @@ class _Matrix:
 
 @dataclass(frozen=True, kw_only=True)
 class _Convolution:
-    """A convolution of one image in one group."""
+    """A convolution of images in one group, without gaps in its kernel."""
 
     weight: Tensor
     bias: Tensor | None
-    geometry: Geometry
+    stride: tuple[int, int]
+    padding: tuple[int, int]
 
     def output(self, x: Tensor) -> Tensor:
-        images, stride, padding = x.flatten(0, -4), self.geometry.stride, self.geometry.padding
-        output = functional.conv2d(images, self.weight.detach(), _detached(self.bias), stride, padding)
+        weight, bias = self.weight.detach(), _detached(self.bias)
+        output = functional.conv2d(x.flatten(0, -4), weight, bias, self.stride, self.padding)
         return (
             output if x.dim() == 4 else output.view(*x.shape[:-3], *output.shape[1:])
-        )  # a view could not be changed in place
+        )  # a view cannot change in place
 
     def back(self, gradient: Tensor, x: Tensor) -> Tensor:
-        kernel, stride, padding = self.geometry.kernel, self.geometry.stride, self.geometry.padding
-        # What a stride leaves over at the end of an axis reaches no output.
-        rest = [(n + 2 * p - k) % s for n, k, s, p in zip(x.shape[-2:], kernel, stride, padding, strict=True)]
-        return functional.conv_transpose2d(gradient, self.weight.detach(), None, stride, padding, rest)
+        sizes = zip(x.shape[-2:], self.weight.shape[2:], self.stride, self.padding, strict=True)
+        rest = [(n + 2 * p - k) % s for n, k, s, p in sizes]  # what a stride leaves over reaches no output
+        return functional.conv_transpose2d(gradient, self.weight.detach(), None, self.stride, self.padding, rest)
 
     def parts(self, x: Tensor, gradient: Tensor) -> list[tuple[Tensor | None, OfParameter]]:
-        columns, outputs = self.geometry.columns(x.flatten(0, 1)), gradient.flatten(0, 1)
-        part = Convolution(columns, outputs, self.geometry, self.weight.shape[1])
-        return [(self.weight, part), (self.bias, Direct(outputs.sum(dim=(2, 3))))]
+        (rows, columns), (ph, pw) = self.weight.shape[2:], self.padding
+        padded = functional.pad(x.movedim(-3, -1), (0, 0, pw, pw, ph, ph))
+        patches = padded.unfold(-3, rows, self.stride[0]).unfold(-3, columns, self.stride[1]).movedim(-3, -1)
+        left, right = gradient.movedim(-3, -1).flatten(1, -2), patches.flatten(-3).flatten(1, -2)
+        return [(self.weight, Convolution(left, right, self.weight.shape[2:])), (self.bias, Direct(left.sum(dim=1)))]
 
     def numbers(self, x: Tensor, output: Tensor) -> int:
-        positions, size = output[0, 0].numel(), self.weight.numel()
-        wide = x.shape[1] * self.geometry.kernel[1] * self.geometry.stride[0] * positions
-        return x.numel() + wide + output.numel() + (0 if suits_grams(positions, size) else size)
+        positions, size = output.numel() // output.shape[1], self.weight.numel()
+        patches = positions * self.weight[0].numel()
+        return x.numel() + patches + output.numel() + (0 if suits_grams(positions, size) else size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,13 +227,10 @@ class Products(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        rule, kwargs = _RULES.get(func), kwargs or {}
-        # An argument that the rule does not know is none of a product.
-        if rule is not None and len(args) <= len(_NAMES[func]) and kwargs.keys() <= set(_NAMES[func][len(args) :]):
-            output = rule(self, *args, **kwargs)
-            if output is not NotImplemented:
-                return output
-        return func(*args, **kwargs)
+        output, kwargs = NotImplemented, kwargs or {}
+        if func in _RULES and (not kwargs or func in _NAMED):
+            output = _RULES[func](self, *args, **kwargs)
+        return func(*args, **kwargs) if output is NotImplemented else output
 
     def covers(self, *tensors: Tensor | None) -> bool:
         """Whether some of these are parameters looked for, and the rest are constants."""
@@ -272,23 +270,14 @@ def _matmul(watch: Products, input: Any, other: Any) -> Any:
     return watch.call(input, _Matrix(weight=other, flipped=True), other)
 
 
-def _conv2d(
-    watch: Products,
-    input: Any,
-    weight: Any,
-    bias: Any = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Any:
-    if input.dim() != 4 or len(input) != 1 or groups != 1 or _pair(dilation) != (1, 1) or isinstance(padding, str):
+def _conv2d(watch: Products, input: Any, weight: Any, bias: Any = None, *settings: Any) -> Any:
+    stride, padding, dilation, groups = settings + (1, 0, 1, 1)[len(settings) :]
+    if input.dim() != 4 or groups != 1 or _pair(dilation) != (1, 1) or isinstance(padding, str):
         return NotImplemented
     if not watch.covers(weight, bias):
         return NotImplemented
-    kernel, stride, padding = map(_pair, (weight.shape[2:], stride, padding))
-    geometry = Geometry(kernel=kernel, stride=stride, padding=padding)
-    return watch.call(input, _Convolution(weight=weight, bias=bias, geometry=geometry), weight, bias)
+    use = _Convolution(weight=weight, bias=bias, stride=_pair(stride), padding=_pair(padding))
+    return watch.call(input, use, weight, bias)
 
 
 def _group_norm(
@@ -305,17 +294,8 @@ def _pair(value: Any) -> tuple[int, int]:
     return numbers[0], numbers[-1]
 
 
-def _embedding(
-    watch: Products,
-    input: Any,
-    weight: Any,
-    padding_idx: int | None = None,
-    max_norm: Any = None,
-    norm_type: float = 2.0,
-    scale_grad_by_freq: bool = False,
-    sparse: bool = False,
-) -> Any:
-    if not watch.covers(weight) or max_norm is not None or scale_grad_by_freq or input.dim() < 1:
+def _embedding(watch: Products, input: Any, weight: Any, padding_idx: int | None = None, **settings: Any) -> Any:
+    if not watch.covers(weight) or settings.get("max_norm") or settings.get("scale_grad_by_freq") or input.dim() < 1:
         return NotImplemented
     padding = None if padding_idx is None else padding_idx % len(weight)
     return watch.call(input, _Table(weight=weight, padding=padding), weight)
@@ -338,28 +318,19 @@ def _cell(gates: Tensor, inner: Tensor, state: Sequence[Tensor], kind: str) -> l
 def _recurrent(kind: str) -> Callable[..., Any]:
     """A rule for a recurrent layer of PyTorch, whose equations are those of its documentation."""
 
-    def rule(
-        watch: Products,
-        input: Any,
-        hx: Any,
-        params: Any,
-        biases: Any,
-        layers: Any,
-        dropout: Any,
-        train: Any,
-        both: Any,
-        batch_first: Any = False,
-    ) -> Any:
-        count, directions, start = (4 if biases else 2), (2 if both else 1), [hx] if isinstance(hx, Tensor) else hx
+    def rule(watch: Products, input: Any, hx: Any, params: Any, *settings: Any) -> Any:
         if not isinstance(params, list) or not all(watch.covers(p) for p in params):  # packed sequences
             return NotImplemented
+        biased, layers, dropout, train, both, batch_first = settings
+        count, directions, start = (4 if biased else 2), (2 if both else 1), [hx] if isinstance(hx, Tensor) else hx
         if len(params) != count * layers * directions:  # projections
             return NotImplemented
         x, ends = (input.transpose(0, 1) if batch_first else input), []
         for layer in range(layers):
             outputs = []
             for place in range(directions * layer, directions * (layer + 1)):
-                w_input, w_state, b_input, b_state = [*params[place * count : (place + 1) * count], None, None][:4]
+                w_input, w_state, *biases = params[place * count : (place + 1) * count]
+                b_input, b_state = biases or (None, None)
                 gates = watch.call(x, _Matrix(weight=w_input, bias=b_input), w_input, b_input)
                 inner, zero, state = _Matrix(weight=w_state, bias=b_state), next(watch.zeros), [s[place] for s in start]
                 order, before, after = -1 if place > directions * layer else 1, [], []
@@ -392,5 +363,5 @@ _RULES: dict[Callable[..., Any], Callable[..., Any]] = {
     **{getattr(torch, kind): _recurrent(kind) for kind in ("lstm", "gru")},
     **{getattr(torch, f"rnn_{kind}"): _recurrent(kind) for kind in ("tanh", "relu")},
 }
-_NAMES = {func: tuple(inspect.signature(rule).parameters)[1:] for func, rule in _RULES.items()}
-"""The arguments that a rule knows."""
+_NAMED = {functional.embedding, functional.group_norm}
+"""Those whose settings come by name; with a name in another function, it is none of the known products."""
