@@ -20,6 +20,7 @@ from shoal.deployment.analyst_client import AnalystClient
 from shoal.deployment.client import sealed_reports
 from shoal.deployment.journal import Journal
 from shoal.deployment.node import REFUSALS, Node, endorsement_terms, settings_digest, settings_fingerprint
+from shoal.deployment.packing import packed_model
 from shoal.deployment.report import opening_terms, report_values, seal, unseal
 from shoal.deployment.shuffler import Shuffler
 from shoal.deployment.state import join_task
@@ -111,9 +112,11 @@ class Desk:
         signature = signed(self, number, size=size) if signature is None else signature
         sent = RecordDict(
             {
-                "arrays": ArrayRecord({"w": Array(np.ones(size, np.float32))}),
                 "config": ConfigRecord(
-                    {"round": number, "opening": signature, "fingerprint": self.node.fingerprint, **config}
+                    {
+                        **packed_model(ArrayRecord({"w": Array(np.ones(size, np.float32))})),
+                        **{"round": number, "opening": signature, "fingerprint": self.node.fingerprint, **config},
+                    }
                 ),
             }
         )

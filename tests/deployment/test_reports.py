@@ -6,10 +6,14 @@ import warnings
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
 from shoal.deployment.errors import RefusedReportError
+from shoal.deployment.packing import packed_model, unpacked_model
 from shoal.deployment.report import SUITE, seal, unseal
 from shoal.deployment.task import PROTOCOL
+from shoal.errors import DataError
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # Starlette would rather have a package that is not on every index yet
@@ -124,3 +128,38 @@ def test_info_says_what_a_report_is_bound_to():
 def test_bad_tasks_are_refused(fields, words):
     with pytest.raises(ValueError, match=words):
         task(**fields)
+
+
+def test_a_model_travels_as_one_record_and_comes_back_as_it_was():
+    """Flower would request each array by itself; a hundred layers are one record here."""
+    arrays = {f"layer {i}": np.random.default_rng(i).normal(size=(i % 3, 2)).astype("f4") for i in range(100)}
+    arrays |= {"number": np.array(0.5), "double": np.arange(3.0)}
+    config = packed_model(ArrayRecord({name: Array(a) for name, a in arrays.items()}))
+    sent = Message(RecordDict({"config": ConfigRecord(config)}), dst_node_id=1, message_type="train")
+    assert len(get_all_nested_objects(sent)) == 3  # the message, its content, and the one record of it
+    found = {name: array.numpy() for name, array in unpacked_model(sent.content["config"]).items()}
+    assert list(found) == list(arrays)
+    for name, array in arrays.items():
+        assert found[name].dtype == array.dtype
+        np.testing.assert_array_equal(found[name], array)
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "",
+        "{}",
+        "7",
+        '[["w", [3], "float32"]]',
+        '[["w", [-1, -4], "float32"]]',
+        '[["w", [4], "object"]]',
+        '[["w", [4]]]',
+    ],
+)
+def test_a_layout_that_is_not_that_of_the_model_is_refused(layout):
+    with pytest.raises(DataError):
+        unpacked_model({"model": bytes(16), "layout": layout})
+    with pytest.raises(DataError):
+        unpacked_model({"model": bytes(15), "layout": '[["w", [4], "float32"]]'})
+    with pytest.raises(DataError):
+        unpacked_model({})

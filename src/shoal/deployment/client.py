@@ -24,6 +24,7 @@ would tell the server something about the data. So a training runs in a process 
 from __future__ import annotations
 
 import contextlib
+import copy
 import functools
 import os
 import secrets
@@ -55,6 +56,7 @@ from shoal.deployment.node import (
     Node,
 )
 from shoal.deployment.noise import NOISE_SOURCES, SIMULATION, clip_update
+from shoal.deployment.packing import LAYOUT, MODEL, unpacked_model
 from shoal.deployment.report import opening_terms, seal
 from shoal.deployment.state import State
 from shoal.deployment.task import Task, checked_round
@@ -67,7 +69,7 @@ NODE_CONFIG = "shoal"
 NODE_FILE = "SHOAL_NODE"
 """Environment variable with the same meaning, for Flower's simulation, which has no node configuration."""
 ARRAYS, CONFIG, SEALED = "arrays", "config", "report"
-"""Records of a message: model and round on the way out, the sealed report on the way back."""
+"""Records: the model for the app; model and round on the way out; the sealed report on the way back."""
 ROUND, SIGNATURE, FINGERPRINT = "round", "opening", "fingerprint"
 """Entries of the configuration: the round, the analyst's signature under its opening, and that of which settings."""
 SETTINGS, ENDORSEMENT = "settings", "endorsement"
@@ -112,6 +114,7 @@ def sealed_reports(message: Message, context: Context, call_next: App) -> Messag
 
 def _round_answer(message: Message, context: Context, call_next: App, node: Node, member: int | str | None) -> bytes:
     """The sealed answer to a message; `NodeError` if this node does not report."""
+    message = _with_arrays(message)
     round_number, arrays, signature, fingerprint = _parsed(message)
     if fingerprint != node.fingerprint:
         raise NodeError(
@@ -148,10 +151,23 @@ def _round_answer(message: Message, context: Context, call_next: App, node: Node
     return answer
 
 
-def _parsed(message: Message) -> tuple[int, list[Any], object, object]:
-    """Round, model, signature and fingerprint of a message."""
+def _with_arrays(message: Message) -> Message:
+    """The message as the app expects it: with the model as arrays, and a configuration without it."""
     if message.metadata.message_type.split(".")[0] != MessageType.TRAIN:
         raise NodeError(NO_TRAINING, f"a message must be of type train, got {message.metadata.message_type!r}")
+    try:
+        config = message.content.config_records[CONFIG]
+        arrays = unpacked_model(config)
+    except (KeyError, ValueError) as error:
+        raise NodeError(NO_TRAINING, f"a message must have a model, a round and its signature: {error!r}") from None
+    whole = copy.copy(message)
+    rest = ConfigRecord({name: value for name, value in config.items() if name not in (MODEL, LAYOUT)})
+    whole.content = RecordDict({ARRAYS: arrays, CONFIG: rest})
+    return whole
+
+
+def _parsed(message: Message) -> tuple[int, list[Any], object, object]:
+    """Round, model, signature and fingerprint of a message."""
     try:
         config = message.content.config_records[CONFIG]
         round_number, signature, fingerprint = checked_round(config[ROUND]), config[SIGNATURE], config[FINGERPRINT]

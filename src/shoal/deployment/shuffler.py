@@ -38,12 +38,13 @@ from flwr.serverapp.strategy import Result, Strategy
 from shoal import _validate
 from shoal.deployment import files
 from shoal.deployment.analyst_client import AnalystClient, OpenRound
-from shoal.deployment.client import ARRAYS, CONFIG, ENDORSEMENT, FINGERPRINT, ROUND, SEALED, SETTINGS, SIGNATURE
+from shoal.deployment.client import CONFIG, ENDORSEMENT, FINGERPRINT, ROUND, SEALED, SETTINGS, SIGNATURE
 from shoal.deployment.errors import AnalystError, RefusedBatchError
 from shoal.deployment.journal import Journal
 from shoal.deployment.log import LOG
 from shoal.deployment.mailbox import Mailbox
 from shoal.deployment.node import OTHER_SETTINGS, REFUSALS, endorsement_terms
+from shoal.deployment.packing import packed_model
 from shoal.errors import DataError, InvalidInput
 
 SLICE = 16
@@ -198,7 +199,8 @@ class Shuffler(Strategy):
             time.sleep(self.poll)
         signature, fingerprint = self._open_round.signature, self._open_round.fingerprint
         opened = ConfigRecord({**config, ROUND: server_round, SIGNATURE: signature, FINGERPRINT: fingerprint})
-        content = RecordDict({ARRAYS: arrays, CONFIG: opened})
+        opened.update(packed_model(arrays))
+        content = RecordDict({CONFIG: opened})
         if len(nodes) > self._open_round.maximum:
             # A larger batch would be refused, however often it is collected: who takes part is drawn by lot.
             LOG.warning("%d nodes are connected, and the analyst takes %d", len(nodes), self._open_round.maximum)
