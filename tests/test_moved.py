@@ -64,9 +64,11 @@ def test_every_path_that_moved_is_listed():
     assert set(_moved.MOVED) - {"shoal.literature.reproduce"} <= set(OLD_PATHS) - (below - set(_moved.MOVED))
 
 
-def test_an_old_path_does_not_change_the_new_package():
+def test_an_old_path_does_not_change_the_new_package(monkeypatch):
     """`shoal.learning.plan` is a module and a function; the function of the new package stays what it is."""
     pytest.importorskip("torch")
+    # A path that was imported before does not warn again.
+    monkeypatch.delitem(sys.modules, "shoal.learning.plan", raising=False)
     with pytest.warns(DeprecationWarning, match="shoal.training.plan"):
         importlib.import_module("shoal.learning.plan")
     training = importlib.import_module("shoal.training")
