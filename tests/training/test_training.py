@@ -394,3 +394,9 @@ def test_accountants_of_the_other_protocols():
     assert keys["local"] == keys["poisson"] == ["tight", "rdp"]
     few = next(a for a in accountants(Shuffle(users=9, sigma=1.0)) if a.key == "paper_baseline")
     assert few.epsilons([1], 1e-5) == [float("inf")]  # clones do not apply to so few users
+
+
+def test_a_simulated_user_sends_one_report():
+    several = Shuffle(users=10, sigma=1.0, reports_per_user=2)
+    with pytest.raises(ValueError, match=r"^reports_per_user must be 1 for a training, got 2"):
+        Config(mechanism=several, rounds=1, delta=1e-5)

@@ -77,6 +77,9 @@ class Config:
     def __post_init__(self) -> None:
         if type(self.mechanism) not in protocol.PROTOCOLS.values():
             raise InvalidType(f"mechanism must be one of {', '.join(protocol.PROTOCOLS)}, got {self.mechanism!r}")
+        # A simulated user sends one report.
+        if (reports := getattr(self.mechanism, "reports_per_user", 1)) > 1:
+            raise InvalidInput(f"reports_per_user must be 1 for a training, got {reports}")
         _validate.rounds(self.rounds)
         _validate.delta(self.delta)
         if self.epsilon is not None:
