@@ -8,6 +8,12 @@ from typing import Any
 from shoal.web.setting import Setting, parameters
 
 
+def _values(setting: Setting) -> dict[str, Any]:
+    """Return the mechanism's parameters, without special cases that are not used."""
+    values = {name: getattr(setting.mechanism, name) for name in parameters(setting.kind)}
+    return {name: value for name, value in values.items() if parameters(setting.kind)[name].is_written(value)}
+
+
 def _choices(setting: Setting) -> dict[str, Any]:
     """Return what the question assumes: the adjacency, and the crowd where there is one."""
     m = setting.mechanism
@@ -22,8 +28,9 @@ def _literal(value: object) -> str:
 def python(setting: Setting) -> str:
     """Return a program that prints the statement."""
     m = setting.mechanism
-    values = {**{name: getattr(m, name) for name in parameters(m.label)}, **_choices(setting)}
-    arguments = ", ".join(f"{name}={_literal(value)}" for name, value in values.items())
+    arguments = ", ".join(
+        f"{name}={_literal(value)}" for name, value in {**_values(setting), **_choices(setting)}.items()
+    )
     lines = ["import shoal", "", f"m = shoal.{type(m).__name__}({arguments})"]
     delta, rounds = _literal(setting.delta), _literal(setting.rounds)
     if setting.unknown is not None:
@@ -54,10 +61,9 @@ def shell(setting: Setting) -> str:
 
 def _options(setting: Setting, without: str | None = None) -> list[str]:
     """Return the options that describe the mechanism, but for one of them; a flag is there or not."""
-    values = {name: getattr(setting.mechanism, name) for name in parameters(setting.kind) if name != without}
     words = []
-    for name, value in {**values, **_choices(setting)}.items():
+    for name, value in {**_values(setting), **_choices(setting)}.items():
         flag = f"--{name.replace('_', '-')}"
-        if value is not None and value is not False:
+        if name != without and value is not False:
             words += [flag] if value is True else [flag, str(value)]
     return words

@@ -334,7 +334,8 @@ function showAttack() {
 
 let memory = null;
 function link() {
-  const names = [...Object.keys(kind.fields), ...(state.hold ? ["epsilon"] : []), "clip", "dimension"];
+  const used = Object.entries(kind.fields).filter(([name, of]) => !of.is_special || text(name) !== of.start).map(([name]) => name);
+  const names = [...used, ...(state.hold ? ["epsilon"] : []), "clip", "dimension"];
   return write(state, { ...Object.fromEntries(names.map((name) => [name, text(name)])), mechanism: state.mechanism });
 }
 function remember() {
