@@ -59,7 +59,8 @@ class LocalGaussian(Mechanism):
 class ShuffledMechanism(Mechanism):
     """A mechanism in which the reports of other users hide each user's own.
 
-    A subclass has a field `crowd`, declared by `CROWD`, and names two rounds.
+    A subclass has the fields `users`, `crowd` and `corrupt`, declared by `USERS`, `CROWD` and `CORRUPT`, and names two
+    rounds, which count the `honest` users.
     """
 
     trust: ClassVar[str] = "the shuffler is trusted, the server is not"
