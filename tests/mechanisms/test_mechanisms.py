@@ -254,7 +254,7 @@ def test_users_see_no_methods_of_the_engine():
     asked |= {"answer", "state", "run"}
     described = {"adjacency", "assumption", "label", "scale", "settings", "trust", "replace", "to_dict", "rate"}
     described |= {"parameters", "participation", "expected_reports", "crowd", "crowd_matters", "is_shuffled"}
-    described |= {"noise_by", "sampling", "zero_is_absent", "protocol"}
+    described |= {"noise_by", "sampling", "zero_is_absent", "protocol", "model", "person", "honest"}
     extension_points = {"bounds", "upper_round", "attack_rounds", "identical_round", "any_crowd_round"}
     for cls in MECHANISMS.values():
         own = {f.name for f in dataclasses.fields(cls)}

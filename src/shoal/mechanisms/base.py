@@ -511,8 +511,10 @@ def _corrected_call(cls: type[Mechanism], values: Sequence[Any], fields: Mapping
         meant = meant_by(name, [parameter for parameter in parameters if parameter.name not in corrected])
         if meant is not None:
             corrected[meant.name] = fields[name]
-    # Values without names are taken in the order in which the parameters are listed, the noise last.
-    free = [parameter.name for parameter in cls.parameters() if parameter.name not in corrected]
+    # Values without names are taken in the order in which the parameters are listed, the noise last; but first those
+    # that must be given.
+    listed = sorted(cls.parameters(), key=lambda parameter: not parameter.is_required)
+    free = [parameter.name for parameter in listed if parameter.name not in corrected]
     corrected |= dict(zip(free, values, strict=False))
     order = [parameter.name for parameter in cls.parameters() if parameter.is_required]
     order += [name for name in by_name if name in corrected and name not in order]
