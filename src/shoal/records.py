@@ -205,7 +205,7 @@ def registry_entry(claim: Claim, details: Mapping[str, Any]) -> dict[str, Any]:
             "deployment_model": {
                 "model_name": claim.model,
                 "model_name_details": _MODELS[claim.model],
-                "actors": f"Trust: {claim.trust}. Assumed: {claim.protocol}.",
+                "actors": f"Trust: {claim.trust}. Assumed: {claim.protocol}. Assumed of others: {claim.assumption}.",
                 "release_type": "One release" if claim.rounds == 1 else "Many releases",
                 "release_type_details": f"The parameters above cover {claim.runs}.",
                 "data_source_type": facts["data_source_type"],

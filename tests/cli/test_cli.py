@@ -198,7 +198,7 @@ BAD = [
     ),
     (
         ("epsilon", "local", "--sigma", 1, "--delta", "1e-5", "--crowd", "any"),
-        "crowd is not a parameter of local: no other user matters",
+        "crowd is not a parameter of local: its guarantee holds whatever the others hold",
     ),
     (
         ("epsilon", "check-in", "--users", 9, "--rate", 0, "--sigma", 1, "--delta", 0.1),

@@ -95,7 +95,9 @@ class Description:
           InvalidInput: If an option is missing, or belongs to another mechanism.
         """
         if crowd is not None and not self.cls.crowd_matters:
-            raise InvalidInput(f"crowd is not a parameter of {self.label}: no other user matters")
+            raise InvalidInput(
+                f"crowd is not a parameter of {self.label}: its guarantee holds whatever the others hold"
+            )
         m = self.mechanism(adjacency, **values)
         if not self.cls.crowd_matters:
             return [m]
