@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from shoal.errors import InvalidInput
 from shoal.training.gradients import Convolution, Direct, OfParameter, Product, Rows, suits_grams
 
 
@@ -243,7 +244,7 @@ class Products(TorchFunctionMode):
         zero = next(self.zeros)
         output: Tensor = _Constant.apply(x, zero, use, self.phase)  # type: ignore[no-untyped-call]
         if zero.dim() and zero.shape != output.shape:
-            raise ValueError(
+            raise InvalidInput(
                 f"a product's output has the shape {output.shape}, after {zero.shape} for the first record"
             )
         self.note(use, x, output, *parameters)
