@@ -53,7 +53,7 @@ from shoal.bounds.numeric import DELTA_MIN, UNIT, FloatArray
 from shoal.bounds.ratio import Lognormal
 from shoal.bounds.sums import Batch, atoms_on_grid, batch, batch_sum
 
-_BUDGET_MIN = 1e-30
+FIRST_MOMENT_MIN = 1e-30
 """Farther out than where this first moment is left other bounds serve."""
 
 _LOSS_STEPS = 32
@@ -313,7 +313,7 @@ def _mirrored(prices: Prices) -> Prices:
 
 
 def _prices(vantage: Vantage, users: int, half: int, budget: float) -> Prices:
-    return iterated_prices(vantage, users, min(half // 16, _HALF_MAX), max(budget, _BUDGET_MIN))
+    return iterated_prices(vantage, users, min(half // 16, _HALF_MAX), max(budget, FIRST_MOMENT_MIN))
 
 
 def has_replace_bound(ratio: Lognormal, users: int) -> bool:

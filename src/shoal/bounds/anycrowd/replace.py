@@ -175,7 +175,9 @@ def _replace_law(moved: Replace, half: int, budget: float) -> PricedLaw:
         best = smaller_prices(best, sampled)
     if moved.step.sample is None and iterated.has_replace_bound(moved.step.ratio, moved.users):
         best = smaller_prices(best, iterated.replace_prices(moved.step.ratio, moved.users, half, budget))
-    if moved.step.sample is not None and moved.users <= _OWN_PLACE_USERS_MAX:
+    # Large Rényi orders look farther out than users are set aside.
+    is_far_out = moved.step.sample is not None or budget < iterated.FIRST_MOMENT_MIN
+    if is_far_out and moved.users <= _OWN_PLACE_USERS_MAX:
         best = smaller_prices(best, _prices_from_own_place(moved, half, budget))
     if direct.is_worth_computing(moved.step):
         best = smaller_prices(best, direct.direct_prices(moved.step, loss, deltas))
