@@ -229,3 +229,11 @@ def test_audits_know_one_report_of_honest_users_only(changes):
     (name,) = changes
     with pytest.raises(ValueError, match=rf"^{name} must be"):
         audit.audit(Shuffle(users=20, sigma=2.0, **changes), delta=1e-5, trials=1_000)
+
+
+def test_numbers_in_groups_are_bounded_from_both_sides():
+    """So many users that neighbouring numbers are put together: brute force over all of them."""
+    bracket = SecureSum(users=60, rate=0.5, sigma=0.5).delta(epsilon=0.3)
+    exact = [exact_delta(60, 0.5, 0.5, 0.3, opposite=o) for o in (True, False)]
+    largest = max(max(pair) for pair in exact)
+    assert 0.85 * largest <= bracket.lower <= largest <= bracket.upper <= 1.1 * largest
