@@ -389,7 +389,7 @@ def test_clipped_sum_is_that_of_one_user_at_a_time(name, clip):
 
 
 def plans(net, x, y):
-    task = clipping._checked(net, x, y, None, clipping.user_losses, None, clipping.MEMORY)
+    task = clipping._Task(net, x, y, None, clipping.user_losses, None, clipping.MEMORY)
     return clipping._plans(task, x[:1], y[:1])
 
 

@@ -127,7 +127,7 @@ def clipped_sum(
         InvalidInput: If an argument is out of range, or the model has layers that mix users.
         FloatingPointError: If a user's gradient is not finite.
     """
-    task, bound = _checked(model, inputs, labels, owners, loss, microbatch, memory), _checked_clip(clip)
+    task, bound = _Task(model, inputs.detach(), labels, owners, loss, microbatch, memory).checked(), _bound(clip)
     total = torch.zeros(sum(task.sizes), dtype=torch.float64, device=inputs.device)
     norms, losses = [total.new_zeros(0, dtype=task.dtype)], [total.new_zeros(0, dtype=task.dtype)]
     for gradients in _gradients(task):
@@ -169,52 +169,18 @@ def clipped_each(
         InvalidInput: As in `clipped_sum`.
         FloatingPointError: As in `clipped_sum`.
     """
-    task, bound = _checked(model, inputs, labels, owners, loss, microbatch, memory), _checked_clip(clip)
+    task, bound = _Task(model, inputs.detach(), labels, owners, loss, microbatch, memory).checked(), _bound(clip)
     rows = [inputs.new_zeros(0, sum(task.sizes), dtype=task.dtype)]
     for gradients in _gradients(task):
         rows.append(gradients.rows() * _factors(_finite(gradients.norms()), bound)[:, None])
     return torch.cat(rows)
 
 
-def _checked_clip(clip: float) -> float:
+def _bound(clip: float) -> float:
     bound = _validate.real("clip", clip)
     if bound <= 0:
         raise InvalidInput(f"clip must be positive, got {bound}")
     return bound
-
-
-def _checked(
-    model: nn.Module,
-    inputs: Tensor,
-    labels: Tensor,
-    owners: Tensor | None,
-    loss: Loss,
-    microbatch: int | None,
-    memory: int,
-) -> _Task:
-    """The task, if its arguments are in order."""
-    if microbatch is not None:
-        _validate.integer("microbatch", microbatch, minimum=1, maximum=10**9)
-    _validate.integer("memory", memory, minimum=1, maximum=2**60)
-    for name, tensor in (("labels", labels), ("owners", owners)):
-        if tensor is not None and len(inputs) != len(tensor):
-            raise InvalidInput(f"inputs and {name} must have the same length, got {len(inputs)} and {len(tensor)}")
-    if owners is not None and len(owners):
-        steps = owners.diff()
-        if int(owners[0]) != 0 or not ((steps == 0) | (steps == 1)).all():
-            raise InvalidInput("owners must be 0, 1, 2, ... in this order, with none left out")
-    for name, module in model.named_modules():
-        if isinstance(module, _MIXING):
-            raise InvalidInput(
-                f"model must not mix users, but {name} is a {type(module).__name__}: use GroupNorm or LayerNorm"
-            )
-    types = {p.dtype for p in trainable(model)}
-    if not types:
-        raise InvalidInput("model must have trainable parameters, got none")
-    if len(types) > 1 or not types <= {torch.float32, torch.float64}:
-        names = ", ".join(sorted(str(t).removeprefix("torch.") for t in types))
-        raise InvalidInput(f"model must have trainable parameters of one type, float32 or float64, got {names}")
-    return _Task(model, inputs.detach(), labels, owners, loss, microbatch, memory)
 
 
 def _finite(norms: Tensor) -> Tensor:
@@ -237,6 +203,31 @@ class _Task(NamedTuple):
     loss: Loss
     microbatch: int | None
     memory: int
+
+    def checked(self) -> _Task:
+        """The task itself, if all is in order."""
+        if self.microbatch is not None:
+            _validate.integer("microbatch", self.microbatch, minimum=1, maximum=10**9)
+        _validate.integer("memory", self.memory, minimum=1, maximum=2**60)
+        users, owners = len(self.inputs), self.owners
+        for name, tensor in (("labels", self.labels), ("owners", owners)):
+            if tensor is not None and users != len(tensor):
+                raise InvalidInput(f"inputs and {name} must have the same length, got {users} and {len(tensor)}")
+        if owners is not None and len(owners):
+            steps = owners.diff()
+            if int(owners[0]) != 0 or not ((steps == 0) | (steps == 1)).all():
+                raise InvalidInput("owners must be 0, 1, 2, ... in this order, with none left out")
+        for name, module in self.model.named_modules():
+            if isinstance(module, _MIXING):
+                kind = type(module).__name__
+                raise InvalidInput(f"model must not mix users, but {name} is a {kind}: use GroupNorm or LayerNorm")
+        types = {p.dtype for p in trainable(self.model)}
+        if not types:
+            raise InvalidInput("model must have trainable parameters, got none")
+        if len(types) > 1 or not types <= {torch.float32, torch.float64}:
+            names = ", ".join(sorted(str(t).removeprefix("torch.") for t in types))
+            raise InvalidInput(f"model must have trainable parameters of one type, float32 or float64, got {names}")
+        return self
 
     @property
     def sizes(self) -> list[int]:

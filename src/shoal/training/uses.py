@@ -334,14 +334,16 @@ def _recurrent(kind: str) -> Callable[..., Any]:
                 b_input, b_state = biases or (None, None)
                 gates = watch.call(x, _Matrix(weight=w_input, bias=b_input), w_input, b_input)
                 inner, zero, state = _Matrix(weight=w_state, bias=b_state), next(watch.zeros), [s[place] for s in start]
+                # At once, as the gradient of a single step is as long as all.
+                steps, zeros = gates.unbind(), zero.unbind() if zero.dim() else ()
                 order, before, after = -1 if place > directions * layer else 1, [], []
                 for step in range(len(x))[::order]:
                     before.append(state[0])
                     if zero.dim():
-                        product = inner.output(state[0]) + zero[step]
+                        product = inner.output(state[0]) + zeros[step]
                     else:  # the first record, for which a gradient inside the model is to be noticed
                         product = _Constant.apply(state[0], zero, inner, watch.phase)  # type: ignore[no-untyped-call]
-                    state = _cell(gates[step], product, state, kind)
+                    state = _cell(steps[step], product, state, kind)
                     after.append(state[0])
                 watch.note(inner, torch.stack(before[::order]), gates, w_state, b_state)
                 outputs.append(torch.stack(after[::order]))
