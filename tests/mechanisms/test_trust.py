@@ -237,3 +237,12 @@ def test_numbers_in_groups_are_bounded_from_both_sides():
     exact = [exact_delta(60, 0.5, 0.5, 0.3, opposite=o) for o in (True, False)]
     largest = max(max(pair) for pair in exact)
     assert 0.85 * largest <= bracket.lower <= largest <= bracket.upper <= 1.1 * largest
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace"])
+def test_small_rates_of_attacks_are_answered_after_many_rounds(adjacency):
+    """The probabilities of groups add up to a little more than 1 from above, so nothing is concluded from below."""
+    m = SecureSum(users=1_000, rate=0.1, sigma=3.0, adjacency=adjacency)
+    ends = [m.tradeoff(1e-6, rounds=rounds) for rounds in (1, 10, 100)]
+    assert all(1e-6 < power.lower <= power.upper < 1.03 * power.lower for power in ends)
+    assert [power.upper for power in ends] == sorted(power.upper for power in ends)

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 
 from scipy import special
 
-from shoal.bounds.central.records import Labelled
+from shoal.bounds.central.records import Labelled, LabelledUpper
 from shoal.bounds.central.swap import Real, Swap, Worst
 from shoal.bounds.ratio import Lognormal
 from shoal.bounds.round import Identical, Round
@@ -50,7 +50,7 @@ def _divergence(part: float, rate: float) -> float:
 
 
 def last_likely(users: int, rate: float, *, rises: bool) -> int:
-    """The number beyond which a binomial law has less than `TAILTAIL_CUT`, by Chernoff's bound.
+    """The number beyond which a binomial law has less than `TAIL_CUT`, by Chernoff's bound.
 
     The bound holds for draws without replacement as well (Hoeffding 1963, theorem 4).
 
@@ -119,7 +119,8 @@ def secure_sum(*, sigma: float, users: int, rate: float, shares_min: int, replac
     fine, coarse = (
         _parts(sigma, users, shares_min, replaced, _groups(users, rate, starts)) for starts in (_FINE, _COARSE)
     )
-    return Labelled(scale=scale, parts=fine, coarse=coarse, lost=2.0 * TAIL_CUT)
+    # The weights may add up to more than 1 (error 1): it is a law from above only.
+    return LabelledUpper(scale=scale, parts=fine, coarse=coarse, lost=2.0 * TAIL_CUT)
 
 
 def _parts(
