@@ -85,7 +85,9 @@ def train_command(
     ] = 0.0,
     seed: Annotated[
         int | None,
-        typer.Option(metavar="S", help="Repeatable, and therefore not private. [default: the system's generator]"),
+        typer.Option(
+            metavar="S", help="Makes the run repeatable, and so not private. [default: the system's generator]"
+        ),
     ] = None,
     path: Annotated[
         Simulation, typer.Option(help="Draw one sum with its noise, or send each report on its own.")
@@ -103,7 +105,7 @@ def train_command(
 ) -> None:
     """Train a model under a protocol, on images with one user each, or on your own records.
 
-    It works at once and offline, on 6,000 embedded digits. A run folder gets the configuration, the metrics,
+    It works at once and offline, on 6,000 bundled digits. A run folder gets the configuration, the metrics,
     epsilon by every accountant, checkpoints, the model, and pictures. Choose epsilon, and the noise follows.
 
     Examples:
