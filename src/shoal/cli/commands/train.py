@@ -86,7 +86,7 @@ def train_command(
     seed: Annotated[
         int | None,
         typer.Option(
-            metavar="S", help="Makes the run repeatable, and so not private. [default: the system's generator]"
+            metavar="S", help="Makes the run repeatable, so not private. [default: the system's generator]"
         ),
     ] = None,
     path: Annotated[
