@@ -85,9 +85,7 @@ def train_command(
     ] = 0.0,
     seed: Annotated[
         int | None,
-        typer.Option(
-            metavar="S", help="Makes the run repeatable, so not private. [default: the system's generator]"
-        ),
+        typer.Option(metavar="S", help="Makes the run repeatable, so not private. [default: the system's generator]"),
     ] = None,
     path: Annotated[
         Simulation, typer.Option(help="Draw one sum with its noise, or send each report on its own.")
