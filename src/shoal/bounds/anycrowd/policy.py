@@ -66,7 +66,6 @@ FAMILY = (
     Member(thinning=1.0),
     Member(thinning=2.25),
     Member(thinning=4.25),
-    Member(thinning=5.75),
     Member(thinning=1.0, by_size=True),
     Member(thinning=2.5, by_size=True),
     Member(thinning=4.25, by_size=True),
@@ -87,7 +86,7 @@ _PLACES: FloatArray = np.array([-5.5, -3.5, -2.0, -1.0, -0.2, 0.6, 1.4, 2.4, 3.8
 """Nodes of user 1's report among many users."""
 
 _NODES_BELOW = 100.0
-"""Hidden users below which the nodes are finer, up to six times, as v is the larger part of the sum."""
+"""Hidden users below which the nodes are finer, up to three times, as v is the larger part of the sum."""
 
 BLOCKS, BLOCK_WIDTHS = 12, (6e-3, 0.03)
 """Blocks of counts within three deviations, and their smallest and largest widths as parts of the count."""
@@ -151,7 +150,7 @@ def _with_groups(member: Member, thinning: float, hidden: float, rate: float, *,
 @functools.lru_cache(maxsize=256)
 def _places(hidden: float) -> tuple[float, ...]:
     """Nodes of user 1's report among these hidden users."""
-    factor = max(1.0, math.sqrt(_NODES_BELOW / max(hidden, _NODES_BELOW / 36.0)))
+    factor = max(1.0, math.sqrt(_NODES_BELOW / max(hidden, _NODES_BELOW / 9.0)))
     count = math.ceil((len(_PLACES) - 1) * factor) + 1
     return tuple(np.interp(np.linspace(0.0, len(_PLACES) - 1.0, count), np.arange(len(_PLACES)), _PLACES).tolist())
 
