@@ -31,8 +31,6 @@ RANKS = [
     {"bounds.central.summed"},
     {"bounds.rdp", "bounds.composition"},
     {"bounds.certify", "bounds.anycrowd.mixture", "bounds.anycrowd.thinning"},
-    {"bounds.anycrowd.policy", "bounds.anycrowd.term"},
-    {"bounds.anycrowd.counts", "bounds.anycrowd.nodes"},
     {"bounds.anycrowd.groups", "bounds.anycrowd.iterated"},
     {"bounds.anycrowd.adaptive"},
     {"bounds.anycrowd.exchange", "bounds.anycrowd.opposite"},

@@ -11,9 +11,9 @@ from scipy import special
 
 import shoal
 from helpers import Array
-from shoal.bounds.anycrowd import direct, iterated, replace
+from shoal.bounds.anycrowd import direct, exchange, iterated, replace
+from shoal.bounds.anycrowd.direct import Score
 from shoal.bounds.anycrowd.exchange import Exchange
-from shoal.bounds.anycrowd.term import Score, score_pieces, score_term
 from shoal.bounds.anycrowd.thinning import Thinning
 from shoal.bounds.ratio import Lognormal
 
@@ -77,24 +77,14 @@ def test_kept_users_are_exchanged_by_their_own_densities() -> None:
 # One term
 
 
-def test_a_small_t_is_next_to_zero_out() -> None:
-    """t = 0 has a path of its own where two terms would cancel: the limit of small t is the same law."""
-    r = 1.0 / 1.7
+def test_t_of_zero_is_the_term_of_zero_out() -> None:
+    ratio, r = Lognormal(scale=1.7, rate=0.6), 1.0 / 1.7
     for at, v in itertools.product((-math.inf, 0.4, 1.5), (0.3, 1.0, 4.0)):
         thin = Thinning.of(r, at)
-        a, p = score_term(Score(r=r, t=1e-9), thin, v, 0.6, 1e-14, np.empty(0))
-        b, q = score_term(Score(r=r), thin, v, 0.6, 1e-14, np.empty(0))
+        a, p = direct.score_term(Score(r=r, t=0.0), thin, v, 0.6, 1e-14, np.empty(0))
+        b, q = exchange._exchange_term(ratio, thin, v, 1e-14, np.empty(0))
         for k in (-1.0, -0.2, 0.0, 0.3, 2.0):
             assert p @ np.maximum(a - k, 0.0) == pytest.approx(q @ np.maximum(b - k, 0.0), rel=1e-3)
-
-
-def test_no_report_of_user_1_is_v_of_zero() -> None:
-    """The lowest node of zero-out: every X is w / ê, at least 0."""
-    thin = Thinning.of(0.5, 0.4)
-    x, mass = score_term(Score(r=0.5), thin, 0.0, 1.0, 1e-14, np.linspace(-3.0, 9.0, 500))
-    assert np.all(np.isfinite(x))
-    assert x.min() >= -1.0
-    assert mass @ x == pytest.approx(0.0, abs=1e-12)
 
 
 @pytest.mark.parametrize("at", [-math.inf, 0.0, 1.5])
@@ -109,7 +99,7 @@ def test_a_term_has_the_calls_of_the_worst_user(at: float) -> None:
         e = np.exp((-r if k > 0.0 else r) * y - 0.5 * r**2)
         kept = e if c == math.inf else np.minimum(1.0, e / c) / (p @ np.minimum(1.0, e / c))
         wanted = p @ np.maximum(score.at(y) - v - k * kept, 0.0)
-        x, mass = score_term(score, thin, v, 1.0, 1e-14, np.array([k + v - (1.0 - t)]))
+        x, mass = direct.score_term(score, thin, v, 1.0, 1e-14, np.array([k + v - (1.0 - t)]))
         assert mass.sum() == pytest.approx(1.0, abs=1e-12)
         assert mass @ x == pytest.approx(0.0, abs=1e-9)
         assert mass @ np.maximum(x - (v - (1.0 - t)) - k, 0.0) == pytest.approx(wanted, rel=1e-6, abs=1e-9)
@@ -119,7 +109,7 @@ def test_every_x_has_its_report() -> None:
     for at, v, t in itertools.product((-math.inf, 0.7), (-2.0, 0.0, 0.8), (1.0, 3.0)):
         score = Score(r=0.5, t=t)
         assert float(score.at(np.array([score.root(v)]))[0]) == pytest.approx(v, abs=1e-12)
-        for piece in score_pieces(score, Thinning.of(0.5, at), v, -5.0, 5.0):
+        for piece in direct._score_pieces(score, Thinning.of(0.5, at), v, -5.0, 5.0):
             y = np.linspace(piece.low, piece.high, 12)[1:-1]
             assert piece.reports(piece.value(y, score, v), score, v) == pytest.approx(y, abs=1e-9)
 

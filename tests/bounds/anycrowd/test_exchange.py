@@ -8,11 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from shoal.bounds.anycrowd import counts, exchange, policy
+from shoal.bounds.anycrowd import exchange
 from shoal.bounds.anycrowd.exchange import Exchange
-from shoal.bounds.anycrowd.nodes import ScoreNodes
-from shoal.bounds.anycrowd.policy import BoundPlan
-from shoal.bounds.anycrowd.term import Score, score_term
 from shoal.bounds.anycrowd.thinning import Thinning
 from shoal.bounds.ratio import Lognormal
 
@@ -46,7 +43,7 @@ def stop_loss(r, thin, v, k):
 @pytest.mark.parametrize("v", [0.0, 0.4, 1.0, 3.0])
 def test_a_term_has_the_stop_loss_of_the_worst_user(r, at, v):
     thin = Thinning.of(r, at)
-    y, mass = score_term(Score(r=r), thin, v, 1.0, 1e-20, np.linspace(-8.0, 8.0, 3201))
+    y, mass = exchange._exchange_term(Lognormal(scale=1 / r), thin, v, 1e-20, np.linspace(-8.0, 8.0, 3201))
     assert np.all(mass >= 0.0)
     assert mass.sum() == pytest.approx(1.0, abs=1e-12)
     assert mass @ y == pytest.approx(0.0, abs=1e-10)
@@ -57,8 +54,8 @@ def test_a_term_has_the_stop_loss_of_the_worst_user(r, at, v):
 
 def test_a_term_of_a_user_who_may_stay_away():
     thin = Thinning.of(0.5, 1.0)
-    y, mass = score_term(Score(r=0.5), thin, 0.7, 0.3, 1e-20, np.empty(0))
-    whole, all_of_it = score_term(Score(r=0.5), thin, 0.7, 1.0, 1e-20, np.empty(0))
+    y, mass = exchange._exchange_term(Lognormal(scale=2.0, rate=0.3), thin, 0.7, 1e-20, np.empty(0))
+    whole, all_of_it = exchange._exchange_term(Lognormal(scale=2.0), thin, 0.7, 1e-20, np.empty(0))
     for k in (0.1, 1.0):
         assert mass @ np.maximum(y - k, 0.0) == pytest.approx(0.3 * (all_of_it @ np.maximum(whole - k, 0.0)))
     assert mass @ y == pytest.approx(0.0, abs=1e-12)
@@ -66,7 +63,7 @@ def test_a_term_of_a_user_who_may_stay_away():
 
 @pytest.mark.parametrize("r", [0.1, 0.7, 2.0])
 def test_nodes_are_a_spread_of_the_ratio(r):
-    nodes = ScoreNodes.of(Score(r=r), 1.0, 1e-18, policy._PLACES.tolist())
+    nodes = exchange._ratio_nodes(r, 1.0, 1e-18)
     assert nodes.chance.sum() == pytest.approx(1.0, abs=1e-13)
     assert nodes.chance @ nodes.value == pytest.approx(1.0, abs=1e-12)
     for k in (0.2, 1.0, 2.0):
@@ -76,22 +73,22 @@ def test_nodes_are_a_spread_of_the_ratio(r):
 
 @pytest.mark.parametrize(("trials", "chance"), [(1, 0.5), (7, 0.2), (999, 0.07), (59_999, 0.9), (10**7, 0.3)])
 def test_binomial_masses(trials, chance):
-    first, masses = counts.binomial(trials, chance, 1e-12)
+    first, masses = exchange._binomial(trials, chance, 1e-12)
     law = stats.binom(trials, chance)
-    at = np.arange(first, first + len(masses))
-    assert masses == pytest.approx(law.pmf(at), rel=1e-8, abs=1e-15)
-    assert law.cdf(first - 1) + law.sf(at[-1]) <= 1e-12
+    counts = np.arange(first, first + len(masses))
+    assert masses == pytest.approx(law.pmf(counts), rel=1e-8, abs=1e-15)
+    assert law.cdf(first - 1) + law.sf(counts[-1]) <= 1e-12
 
 
 @pytest.mark.parametrize(
     ("kept", "users", "sample"), [(1, 5, 2), (4, 5, 5), (30, 69, 1), (500, 1000, 300), (9, 10**6, 50)]
 )
 def test_hypergeometric_masses(kept, users, sample):
-    first, masses = counts.hypergeometric(kept, users, sample, 1e-12)
+    first, masses = exchange._hypergeometric(kept, users, sample, 1e-12)
     law = stats.hypergeom(users, sample, kept)
-    at = np.arange(first, first + len(masses))
-    assert masses == pytest.approx(law.pmf(at), rel=1e-8, abs=1e-14)
-    assert law.cdf(first - 1) + law.sf(at[-1]) <= 1e-12
+    counts = np.arange(first, first + len(masses))
+    assert masses == pytest.approx(law.pmf(counts), rel=1e-8, abs=1e-14)
+    assert law.cdf(first - 1) + law.sf(counts[-1]) <= 1e-12
 
 
 @pytest.mark.parametrize(
@@ -99,20 +96,20 @@ def test_hypergeometric_masses(kept, users, sample):
 )
 def test_masses_of_a_fixed_size(users, sample, kept):
     """User 1 is drawn with probability m / n, then it is one of those that count."""
-    first, masses = counts.hidden_in_sample(users, sample, kept, 1e-12)
-    at = np.arange(first, first + len(masses))
+    first, masses = exchange._hidden_in_sample(users, sample, kept, 1e-12)
+    counts = np.arange(first, first + len(masses))
     away, there = stats.binom(sample, kept), stats.binom(sample - 1, kept)
     part = sample / users
-    assert masses == pytest.approx((1 - part) * away.pmf(at) + part * there.pmf(at - 1), rel=1e-8, abs=1e-14)
+    assert masses == pytest.approx((1 - part) * away.pmf(counts) + part * there.pmf(counts - 1), rel=1e-8, abs=1e-14)
     assert masses.sum() == pytest.approx(1.0, abs=1e-13)
-    assert there.sf(at[-1] - 1) + away.sf(at[-1]) + (1 - part) * away.cdf(first - 1) <= 1e-12
+    assert there.sf(counts[-1] - 1) + away.sf(counts[-1]) + (1 - part) * away.cdf(first - 1) <= 1e-12
     assert there.cdf(first - 2) <= 1e-12
 
 
 @pytest.mark.parametrize(("trials", "chance"), [(3, 0.4), (68, 0.75), (999, 0.5), (10**6, 0.8)])
 def test_blocks_cover_all_counts_and_are_narrow(trials, chance):
-    first, masses = counts.binomial(trials, chance, 1e-18)
-    blocks = counts.blocks(first, masses)
+    first, masses = exchange._binomial(trials, chance, 1e-18)
+    blocks = exchange._blocks(first, masses, 12)
     assert min(first, 1) <= blocks[0][0] <= first
     assert blocks[-1][1] == first + len(masses) - 1
     assert all(after[0] == before[1] + 1 for before, after in itertools.pairwise(blocks))
@@ -202,8 +199,8 @@ def stop_chance(r, thin, place, z, sign):
 def test_prices_of_f_by_simulation(crowd, at):
     thin = Thinning.of(0.5, at)
     f = draws_of_f(crowd, thin, 6_000, 5)
-    plan = BoundPlan(thinning=at, places=tuple(policy._PLACES.tolist()))
-    found = exchange.plan_prices(crowd, plan, 768, 1e-18)
+    cases, error = crowd.cases(thin.q, 1e-18)
+    found = exchange._exchange_prices(crowd, thin, [cases], error, 192, 1e-18)[0]
     for k in (0.5, 0.8, 1.0, 1.2, 1.6):
         gain = np.maximum(f - k, 0.0) if k >= 1.0 else np.maximum(k - f, 0.0)
         mean, error = gain.mean(), gain.std() / math.sqrt(len(f))

@@ -10,13 +10,10 @@ from scipy import special
 from shoal import Shuffle, ShuffledCheckIn, SubsampledShuffle
 from shoal.bounds.anycrowd import evaluate, exchange, groups
 from shoal.bounds.anycrowd.exchange import Exchange
-from shoal.bounds.anycrowd.policy import BoundPlan
 from shoal.bounds.anycrowd.prices import PricedLaw, Prices
 from shoal.bounds.anycrowd.thinning import Thinning
 from shoal.bounds.grid import in_order
 from shoal.bounds.ratio import Lognormal
-
-PLACES = tuple(np.linspace(-6.0, 8.0, 18).tolist())
 
 # ---------------------------------------------------------------------------------------------
 # The estimate: its mean given the multiset is the likelihood ratio.
@@ -146,7 +143,7 @@ def contracted(r: float, a: float, v: float, step: float, size: int) -> np.ndarr
 @pytest.mark.parametrize("v", [0.95, 1.0, 1.1])
 def test_a_group_is_above_any_mixture_of_places_in_an_interval(v: float) -> None:
     r, size, step, cells = 0.4, 6, 2e-3, 2**14
-    plan = groups.Division(size=size, cuts=(-1.0, -0.5, 0.2, 1.0))
+    plan = groups.Division(size=size, cuts=(-1.0, -0.5, 0.2, 1.0), t=-math.inf)
     nodes = groups.MixtureNodes(value=np.array([v]), chance=np.ones((1, 1)), beyond=np.zeros(1), weight=np.ones(1))
     batch = groups._group_batch(Lognormal(scale=1.0 / r), Thinning.of(r, -math.inf), plan, nodes, 128, 1e-20)
     assert batch.stretch[0] < 1e-6
@@ -199,6 +196,7 @@ def histogram_delta(places: np.ndarray, sigma: float, epsilon: float, edges: lis
 @pytest.mark.parametrize(("users", "sigma", "epsilon"), [(100, 5.0, 0.03), (100, 2.0, 0.05)])
 def test_mixed_crowds_lie_below_the_bound(users: int, sigma: float, epsilon: float) -> None:
     m = Shuffle(users=users, sigma=sigma)
+    assert groups.grouping(m.upper_round().ratio, users) is not None
     bound = m.delta(epsilon=epsilon).upper
     rng = np.random.default_rng(11)
     half = (users - 1) // 2
@@ -245,10 +243,11 @@ FEW = {
 
 @pytest.mark.parametrize("at", [-math.inf, 0.5])
 @pytest.mark.parametrize("name", FEW)
-def test_every_crowd_is_below_the_law_of_small_groups(name: str, at: float) -> None:
+def test_every_crowd_is_below_the_law_of_small_groups(name: str, at: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchange, "_MIXED_SENDERS", 0.0)  # so few would be taken by size, where there are no groups
     few = FEW[name]
     drawn = few.sample is not None
-    plan = BoundPlan(thinning=at, size=2, cuts=(-0.3,), places=PLACES)
+    plan = groups.Division(size=2, cuts=(-1.0, -0.3, 1.0), t=-math.inf if drawn else at, drawn=drawn)
     bound = exchange._prices_with_groups(few, plan, 512, 1e-24)
     n, sigma = few.users, few.ratio.scale
     silent, sent = (1.0, 1.0) if drawn else (1.0 - few.ratio.rate, few.ratio.rate)
@@ -318,7 +317,8 @@ def test_fixed_sizes_are_close_to_it_too(
 def test_the_plain_theorem_is_taken_where_it_is_better() -> None:
     """One large term decides there."""
     m = SubsampledShuffle(users=1_000, sample=100, sigma=1.5).upper_round()
-    plan = BoundPlan(thinning=-math.inf, size=4, cuts=(-0.6, 0.0), places=PLACES)
+    plan = groups.grouping(m.ratio, 1_000, 100)
+    assert plan is not None
     gap = np.array([math.expm1(0.36)])
     grouped, best = (
         prices.at(gap)[0] for prices in (exchange._prices_with_groups(m, plan, 512, 1e-24), m.law(512, 1e-24).prices())
@@ -334,19 +334,24 @@ def test_no_jump_where_the_rule_changes(users: tuple[int, int], sigma: float) ->
     assert more <= 1.002 * fewer
 
 
-def test_those_in_no_group_are_aside() -> None:
-    division = groups.Division(size=65, cuts=tuple(np.linspace(-1.0, 1.0, 9).tolist()))
+def test_few_users_and_little_noise_are_not_grouped() -> None:
+    assert groups.grouping(Lognormal(scale=5.0), 20) is None
+    assert groups.grouping(Lognormal(scale=0.9), 10**6) is None
+    assert groups.grouping(Lognormal(scale=5.0), 10**6, 50) is None
+    plan = groups.grouping(Lognormal(scale=5.0), 60_000)
+    assert plan is not None
     for kept in range(59_990, 60_000):
-        rest = kept - division.size * division.groups(kept)
-        assert division.aside <= rest < division.aside + division.size
-        assert all(division.aside <= count <= rest for count in division.asides([kept]))
+        rest = kept - plan.size * plan.groups(kept)
+        assert plan.aside <= rest < plan.aside + plan.size
+        assert all(plan.aside <= count <= rest for count in plan.asides([kept]))
 
 
 def test_users_of_a_fixed_size_are_counted_to_the_safe_side() -> None:
     """v is that of the largest g, groups those of the smallest; nobody drawn is forgotten."""
     few = Exchange(ratio=Lognormal(scale=5.0), users=1_000, sample=200)
-    plan = few.division(BoundPlan(thinning=-math.inf, size=6, cuts=(-0.6, 0.0)))
-    thin = Thinning.of(0.2, -math.inf)
+    plan = groups.grouping(few.ratio, 1_000, 200)
+    assert plan is not None
+    thin = Thinning.of(0.2, plan.t)
     cases, small, lost, _ = exchange._split_sample(few, plan, thin, 1e-20, 1.0)
     assert sum(case.chance for case in cases) == pytest.approx(1.0, abs=1e-12)
     assert lost <= 1e-19
@@ -363,7 +368,7 @@ def test_users_of_a_fixed_size_are_counted_to_the_safe_side() -> None:
 def test_users_aside_alone_are_the_law_that_bounds_them() -> None:
     """No groups: f is v. With one group more, both parts count in full."""
     ratio, thin = Lognormal(scale=5.0), Thinning.of(0.2, -math.inf)
-    plan = groups.Division(size=4, cuts=(-1.0, -0.3, 1.0))
+    plan = groups.Division(size=4, cuts=(-1.0, -0.3, 1.0), t=-math.inf)
     law = PricedLaw(gap=np.array([-0.4, 0.0, 0.1, 0.3]), mass=np.array([0.1, 0.7, 0.1, 0.1]), infinite=0.0)
 
     def priced(kept: int) -> Prices:

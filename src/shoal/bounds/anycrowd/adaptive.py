@@ -42,6 +42,8 @@ from shoal.bounds.sums import Batch, atoms_on_grid, batch, batch_sum
 class AdaptiveDivision(Division):
     """Groups of `size` records that follow one another; `spare` records at least are aside."""
 
+    spare: int
+
     @property
     def aside(self) -> int:
         return self.spare

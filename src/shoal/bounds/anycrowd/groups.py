@@ -30,6 +30,11 @@ a^2)`, which is spread on nodes. With thinning 1 / ê is spread on nodes given y
 weights are normal masses. Reports y go in cells, within which X is spread to the ends: masses and shares are
 integrals of positive functions, 6 nodes a cell.
 
+*Which groups.* The rule of `plan`, found by trial: with many users (4,000; more where sigma is below 1.5) no
+thinning, b about sqrt(K / rate) / 4 and 8 intervals; with fewer b is up to half of sqrt(K / rate), with 2 or 3
+intervals, finer near -1, and t from 0 to 1. Below 80 senders or sigma = 1 one large term decides, which no group makes
+smaller.
+
 *Errors*, next to those of `anycrowd.exchange` and `sums`:
 
 1. v beyond the last node, and what the law of S' has at infinity: given v = V a call costs at most `V + 1`, a put
@@ -61,8 +66,7 @@ from scipy import special
 
 from shoal.bounds import quadrature
 from shoal.bounds.anycrowd.mixture import Mixture
-from shoal.bounds.anycrowd.nodes import spread_on_nodes
-from shoal.bounds.anycrowd.prices import PricedLaw, Prices, puts_and_calls
+from shoal.bounds.anycrowd.prices import PricedLaw, Prices
 from shoal.bounds.anycrowd.thinning import Thinning, excess_ratio, root
 from shoal.bounds.grid import base_for, in_order
 from shoal.bounds.numeric import UNIT, FloatArray
@@ -81,10 +85,6 @@ _REST_MIN = 2.0**-20
 PRICE_CHARGE = 1e-290
 """Prices below this are charged."""
 
-GROUPS_SCALE_MIN, GROUPS_SCALE_MAX, PLACE_MAX = 0.25, 1e3, 0.8
-"""Groups are computed between these scales, and end at places up to this one: with less noise masses leave the range of
-doubles, and elsewhere error 2 is not known to be small."""
-
 _GROUP_HALF = 96
 """Cells of a grid at which nodes are as far apart as is said here; where it is finer, so are they."""
 
@@ -93,6 +93,21 @@ _REPORT_CELL = 0.05
 
 _MIXTURE_STEPS: FloatArray = np.concatenate([1.3 ** np.arange(5.0), 4.0 * 2.5 ** np.arange(40.0)])
 """Steps between nodes of v, in deviations; they are cut in two, which costs little."""
+
+GROUP_SENDERS_MIN, _UNTHINNED_USERS = 80, 4_000
+"""The number of senders from which groups pay, and the number of users from which nobody needs to be thinned."""
+
+_UNTHINNED_SIGMA = 1.5
+"""Below this scale the second number grows."""
+
+_GROUP_SIGMA_MIN, _GROUP_SIGMA_MAX = 1.0, 1e3
+"""Scales between which groups are formed.
+
+Below, one large term decides; above, all crowds look alike, and error 2 is not known to be small.
+"""
+
+_FEW_SENDERS_CUTS = ((-1.0, -0.3, 1.0), (-1.0, -0.6, 0.0, 1.0))
+"""Intervals of places for few senders: finer where users are opposite."""
 
 _ANYWHERE = (-1.0, 1.0)
 """The places of a user of whom nothing is known."""
@@ -108,20 +123,20 @@ _GAUSS, _WEIGHTS = np.polynomial.legendre.leggauss(6)
 
 @dataclass(frozen=True, kw_only=True)
 class Division:
-    """Groups of `size` users; places are cut at `cuts`, from -1 to 1; at least `spare` users are aside.
+    """Groups of `size` users; places are cut at `cuts`, from -1 to 1; `t` is that of the thinning.
 
     Groups of a fixed size are made of the users that are drawn, and `lone` of them are in no group.
     """
 
     size: int
     cuts: tuple[float, ...]
-    spare: int = 0
+    t: float
     drawn: bool = False
 
     @property
     def aside(self) -> int:
         """The smallest number of users aside."""
-        return max(self.spare, (len(self.cuts) - 1) * (self.size - 1))
+        return (len(self.cuts) - 1) * (self.size - 1)
 
     @property
     def lone(self) -> int:
@@ -132,9 +147,7 @@ class Division:
         """The cuts for a v of this chance: places matter for v that happen, elsewhere wider intervals do."""
         if chance <= _RARE_CHANCE:
             return _ANYWHERE
-        if chance <= _UNUSUAL_CHANCE and len(self.cuts) > 4:
-            return (*self.cuts[:-1:2], self.cuts[-1])  # both ends stay: intervals must cover all places
-        return self.cuts
+        return self.cuts[::2] if chance <= _UNUSUAL_CHANCE and len(self.cuts) > 4 else self.cuts
 
     def groups(self, hidden: int) -> int:
         """The number of groups among hidden users: all but those aside are in one."""
@@ -151,6 +164,51 @@ class Division:
             step = max(1, self.size // 4)
             rest = {self.aside + (count - self.aside) // step * step for count in rest}
         return sorted(count for count in rest if count >= self.aside)
+
+
+def crowd_size(users: int, sample: int | None) -> int:
+    """The number that must be large if nobody is thinned: all users, or the size of a fixed sample."""
+    return users if sample is None else sample
+
+
+def unthinned_from(scale: float) -> float:
+    """The number of users from which nobody is thinned; it grows where there is less noise."""
+    return _UNTHINNED_USERS * max(1.0, _UNTHINNED_SIGMA / scale) ** 6
+
+
+def unthinned_from_sigma(count: int) -> float:
+    """The scale from which this number of users is enough to thin nobody; infinity if there is none."""
+    return _UNTHINNED_SIGMA * (_UNTHINNED_USERS / count) ** (1.0 / 6.0) if count >= _UNTHINNED_USERS else math.inf
+
+
+def grouping(ratio: Lognormal, users: int, sample: int | None = None) -> Division | None:
+    """The division of users into groups, or None where groups do not pay.
+
+    Args:
+        ratio: The ratio of one report.
+        users: Number of users.
+        sample: Number of users drawn, if it is fixed.
+
+    Returns:
+        The division.
+    """
+    senders = users * ratio.rate if sample is None else sample
+    if senders < GROUP_SENDERS_MIN or not _GROUP_SIGMA_MIN <= ratio.scale <= _GROUP_SIGMA_MAX:
+        return None
+    # With many users the variance decides: thin nobody, and cut places finely to pay for little skew.
+    if crowd_size(users, sample) >= unthinned_from(ratio.scale):
+        at, size, cuts = -math.inf, 0.27, tuple(np.linspace(-1.0, 1.0, 9).tolist())
+    # With few, large terms matter as well: thinning bounds them, and fewer intervals leave fewer users aside.
+    elif ratio.scale < 1.75:
+        at, size, cuts = 1.0, 0.4, _FEW_SENDERS_CUTS[0]
+    else:
+        at = 1.0 if users < 500 and ratio.scale < 2.5 else 0.25 if ratio.rate == 1.0 else 0.0
+        size, cuts = 0.5, _FEW_SENDERS_CUTS[int(senders >= 400)]
+    if sample is not None:
+        # To keep everybody leaves less to mix, and groups cost the users that are in none.
+        return Division(size=max(2, round(min(size, 0.4) * math.sqrt(sample))), cuts=cuts, t=-math.inf, drawn=True)
+    hidden = users * Thinning.of(1.0 / ratio.scale, at).q
+    return Division(size=max(2, round(size * math.sqrt(hidden / ratio.rate))), cuts=cuts, t=at)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,7 +358,8 @@ def _lognormal(width: float, share: float, fine: float) -> tuple[FloatArray, Flo
     mass = weight * quadrature.normal_density(z)
     cell = np.searchsorted(ends, z)
     right = (np.exp(width * z - 0.5 * width**2) - value[cell]) / (value[cell + 1] - value[cell])
-    chance = spread_on_nodes(cell, right, mass, len(value))
+    chance = np.bincount(cell.ravel(), (mass * (1.0 - right)).ravel(), len(value))
+    chance += np.bincount(cell.ravel() + 1, (mass * right).ravel(), len(value))
     chance[0] += special.ndtr(-last)
     chance[-1] += special.ndtr(-last)
     return value, chance / float(np.sum(chance))
@@ -315,9 +374,7 @@ def _half_term(user: _Place, v: float, edges: FloatArray) -> tuple[FloatArray, F
     x = excess_ratio(y, user.r, v) * user.scale(y)
     at = excess_ratio(edges, user.r, v) * user.scale(edges)
     # Each report of a cell is shared by its ends so that its X is kept in mean.
-    step = np.diff(at)[:, None]
-    # Where X does not change by a rounding, both ends of a cell are the same.
-    right = np.clip(np.divide(x - at[:-1, None], step, out=np.zeros_like(x), where=step != 0.0), 0.0, 1.0)
+    right = np.clip((x - at[:-1, None]) / (at[1:] - at[:-1])[:, None], 0.0, 1.0)
     mass = weight[..., None] * user.density(y)
     total = np.zeros((len(edges), len(user.node)))
     total[:-1] += (mass * (1.0 - right)[..., None]).sum(axis=1)
@@ -393,7 +450,11 @@ def without_repeats(points: FloatArray, rows: FloatArray) -> tuple[FloatArray, F
 
 def _prices_of_rows(points: FloatArray, rows: FloatArray) -> FloatArray:
     """Puts below 0, calls from there on, of each law: sums of positive terms."""
-    puts, calls = puts_and_calls(points, rows)
+    steps = np.diff(points)
+    above, below = np.cumsum(rows[:, ::-1], axis=1)[:, ::-1], np.cumsum(rows, axis=1)
+    calls, puts = np.zeros_like(rows), np.zeros_like(rows)
+    calls[:, :-1] = np.cumsum((above[:, 1:] * steps)[:, ::-1], axis=1)[:, ::-1]
+    puts[:, 1:] = np.cumsum(below[:, :-1] * steps, axis=1)
     return np.where(points < 0.0, puts, calls)
 
 
@@ -510,7 +571,8 @@ class MixtureNodes:
             gap = np.minimum(law.gap, last)
             cell = np.clip(np.searchsorted(value, gap, side="right") - 1, 0, len(value) - 2)
             right = (gap - value[cell]) / (value[cell + 1] - value[cell])
-            mass = spread_on_nodes(cell, right, law.mass, len(value))
+            mass = np.bincount(cell, law.mass * (1.0 - right), len(value))
+            mass += np.bincount(cell + 1, law.mass * right, len(value))
             chances.append(mass / mass.sum())
         # error 1: what lies beyond the last node counts as on it, and its call price is charged
         beyond = [law.infinite + float(law.mass @ np.maximum(law.gap - last, 0.0)) for law in laws]
@@ -520,14 +582,15 @@ class MixtureNodes:
 
 def _first_node(law: PricedLaw, budget: float) -> float:
     """The last point at which puts are within the budget."""
-    puts, _ = puts_and_calls(law.gap, law.mass)
+    puts = np.append(0.0, np.cumsum(np.cumsum(law.mass[:-1]) * np.diff(law.gap)))
     return float(law.gap[int(np.searchsorted(puts, budget, side="right")) - 1])
 
 
 def _last_node(law: PricedLaw, budget: float) -> float:
     """The first point at which calls are within the budget."""
-    _, calls = puts_and_calls(law.gap, law.mass)
-    return float(law.gap[int(np.argmax(calls + law.infinite <= max(budget, 2.0 * law.infinite)))])
+    tail = np.append(np.cumsum(law.mass[:0:-1])[::-1], 0.0)
+    calls = law.infinite + np.append(np.cumsum((tail[:-1] * np.diff(law.gap))[::-1])[::-1], 0.0)
+    return float(law.gap[int(np.argmax(calls <= max(budget, 2.0 * law.infinite)))])
 
 
 def grouped_prices(

@@ -53,24 +53,6 @@ class Prices:
         return np.where(gap < 0.0, puts, calls)
 
 
-def puts_and_calls(points: FloatArray, rows: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Puts E(k - S)+ and calls E(S - k)+ of laws at their own points.
-
-    Args:
-        points: Increasing points.
-        rows: Masses at the points, over any other axes first.
-
-    Returns:
-        Puts and calls, of the shape of the masses.
-    """
-    # Sums of positive terms from either end keep the relative accuracy of the smallest prices.
-    steps, puts, calls = np.diff(points), np.zeros_like(rows), np.zeros_like(rows)
-    puts[..., 1:] = np.cumsum(np.cumsum(rows[..., :-1], axis=-1) * steps, axis=-1)
-    above = np.cumsum(rows[..., :0:-1], axis=-1)
-    calls[..., :-1] = np.cumsum(above * steps[::-1], axis=-1)[..., ::-1]
-    return puts, calls
-
-
 def prices_of_law(gap: FloatArray, mass: FloatArray, error: float, cut: float) -> Prices:
     """Prices of a law of mean 1, up to rounding of its mean.
 
@@ -83,7 +65,12 @@ def prices_of_law(gap: FloatArray, mass: FloatArray, error: float, cut: float) -
     Returns:
         Prices at all gaps above -1.
     """
-    puts, calls = puts_and_calls(gap, mass)
+    # Sums of positive terms from either end keep the relative accuracy of the smallest prices.
+    steps = np.diff(gap)
+    above = np.cumsum(mass[::-1])[::-1]
+    below = np.cumsum(mass)
+    calls = np.append(np.cumsum((above[1:] * steps)[::-1])[::-1], 0.0)
+    puts = np.append(0.0, np.cumsum(below[:-1] * steps))
     zero = int(np.searchsorted(gap, 0.0))
     # At k = 1 a call and a put cost the same up to rounding of the mean; the larger one is safe.
     calls[zero] = max(calls[zero], puts[zero])

@@ -18,14 +18,32 @@ Proofs: `docs/explanation/guarantee.md`, "Sequential shuffling". Errors: those o
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import ClassVar
 
+from shoal.bounds.anycrowd import groups
+from shoal.bounds.anycrowd.adaptive import AdaptiveDivision
 from shoal.bounds.anycrowd.exchange import Exchange
+from shoal.bounds.anycrowd.thinning import Thinning
+
+_GROUP_MAX = 32
+"""Groups are made one term after the other; larger ones gain less than they cost in time."""
+
+_MANY_CUTS = (-1.0, -0.8, -0.5, -0.1, 0.4, 1.0)
+"""Intervals of places for many records: finer near -1, where the largest prices come from."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sequential(Exchange):
     """One epoch of `users` steps in a fresh secret order, one record each, of which nothing else is known."""
 
-    is_sequential: ClassVar[bool] = True
+    def division(self) -> AdaptiveDivision | None:
+        plan = groups.grouping(self.ratio, self.users)
+        if plan is None:
+            return None
+        thinned = self.users * Thinning.of(1.0 / self.ratio.scale, plan.t).q
+        cuts = plan.cuts if len(plan.cuts) < len(_MANY_CUTS) else _MANY_CUTS
+        # What v varies costs a part 1 / K2 of the variance, and what those aside lose a part K2 / K.
+        return AdaptiveDivision(
+            size=min(plan.size, _GROUP_MAX), cuts=cuts, t=plan.t, spare=math.ceil(2.0 * math.sqrt(thinned))
+        )
