@@ -125,6 +125,16 @@ def test_finer_cuts_are_below_coarser_and_groups_that_stay_below_both() -> None:
     assert (fine < coarse * 0.99).any()
 
 
+def test_wider_intervals_cover_every_place() -> None:
+    """For an unusual v fewer intervals serve, whatever their number: none of the places is left out."""
+    for count in range(2, 12):
+        division = groups.Division(size=2, cuts=tuple(np.linspace(-1.0, 1.0, count).tolist()), t=-math.inf)
+        for chance in (1.0, 1e-3, 1e-6):
+            cuts = division.cuts_for(chance)
+            assert (cuts[0], cuts[-1]) == (-1.0, 1.0)
+            assert set(cuts) <= set(division.cuts)
+
+
 # ---------------------------------------------------------------------------------------------
 # Errors, made large enough to be seen.
 

@@ -147,7 +147,10 @@ class Division:
         """The cuts for a v of this chance: places matter for v that happen, elsewhere wider intervals do."""
         if chance <= _RARE_CHANCE:
             return _ANYWHERE
-        return self.cuts[::2] if chance <= _UNUSUAL_CHANCE and len(self.cuts) > 4 else self.cuts
+        if chance > _UNUSUAL_CHANCE or len(self.cuts) <= 4:
+            return self.cuts
+        # The last cut stays, so that no place is left out.
+        return (*self.cuts[:-1:2], self.cuts[-1])
 
     def groups(self, hidden: int) -> int:
         """The number of groups among hidden users: all but those aside are in one."""
