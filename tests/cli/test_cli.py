@@ -436,7 +436,7 @@ def test_a_new_mechanism_is_known_to_all_commands_by_its_fields(echo):
         assert "--echoes-sent K How often a report is sent (echo)." in text
         assert "--loud Shout (echo)." in text
         assert "checking in (check-in, secure-sum)" in text
-        assert "Chance of an echo (echo)." in text
+        assert "chance of an echo (echo)." in text
     assert "--loud" not in run("calibrate", "users", "--help").stdout  # of those with users only
     assert "--loud" not in run("audit", "--help").stdout
     plain = ("epsilon", "echo", "--sigma", 4, "--delta", "1e-5", "--echoes-sent", 2)
