@@ -124,21 +124,21 @@ def test_a_gate_without_polls_is_refused(tmp_path):
 
 
 def test_a_signed_app_is_the_one_that_flower_verifies(tmp_path):
-    template.write_app(tmp_path / "my-app")
+    template.write_app(tmp_path / "signed-app")
     keys.make_app_key(tmp_path / "key")
-    signature = gate.sign_app(tmp_path / "my-app", tmp_path / "key", signed_at=1_790_000_000)
+    signature = gate.sign_app(tmp_path / "signed-app", tmp_path / "key", signed_at=1_790_000_000)
     assert gate.AppSignature.read(signature.to_json().encode()) == signature
     name, _, public = signature.trust.partition(": ")
     words = json.dumps({"signed_at": signature.signed_at, "signature": signature.signature})
-    bundle = build_fab_from_disk(tmp_path / "my-app")
+    bundle = build_fab_from_disk(tmp_path / "signed-app")
     assert _verify_fab(Fab(signature.digest, bundle, {gate.LICENSE: "x", name: words}), {name: public})
     assert not _verify_fab(Fab(signature.digest, bundle + b"\0", {gate.LICENSE: "x", name: words}), {name: public})
-    (tmp_path / "my-app" / "my_app" / "model.py").write_text("")
-    assert gate.sign_app(tmp_path / "my-app", tmp_path / "key", signed_at=1).digest != signature.digest
+    (tmp_path / "signed-app" / "signed_app" / "model.py").write_text("")
+    assert gate.sign_app(tmp_path / "signed-app", tmp_path / "key", signed_at=1).digest != signature.digest
     keys.make_node_key(tmp_path / "node.key")
-    for wrong in (tmp_path / "node.key", tmp_path / "nothing", tmp_path / "my-app" / "pyproject.toml"):
+    for wrong in (tmp_path / "node.key", tmp_path / "nothing", tmp_path / "signed-app" / "pyproject.toml"):
         with pytest.raises(ValueError, match="key must be a private key of 'ssh-keygen -t ed25519'"):
-            gate.sign_app(tmp_path / "my-app", wrong, signed_at=1)
+            gate.sign_app(tmp_path / "signed-app", wrong, signed_at=1)
     with pytest.raises(ValueError, match="a signature must be a file of 'shoal flower sign'"):
         gate.AppSignature.read(b"{}")
 
