@@ -114,6 +114,12 @@ def test_a_composition_as_a_distribution(source, rounds):
         source.pld(rounds=rounds, step=1e-9)
 
 
+@pytest.mark.parametrize("m", [LocalGaussian(sigma=0.02), PoissonSampling(rate=1e-3, sigma=0.05)])
+def test_a_composition_without_a_law_is_refused(m):
+    with pytest.raises(InvalidInput, match="sigma must be large enough, and rounds few enough, for a composed law"):
+        m.pld(rounds=3)
+
+
 def test_a_profile_of_opendp():
     import opendp.prelude as dp
 

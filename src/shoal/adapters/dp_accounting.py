@@ -44,7 +44,7 @@ except ModuleNotFoundError as error:
 
 from shoal import _validate
 from shoal.accountant import Accountant
-from shoal.bounds import dominating
+from shoal.bounds import certify, dominating
 from shoal.bounds.composition import Parts, upper_lattice
 from shoal.bounds.numeric import DIRECTIONS
 from shoal.mechanisms import (
@@ -157,7 +157,11 @@ def distribution(mechanism: Mechanism, *, rounds: int = 1, step: float = 1e-4) -
 
 def _composed(parts: Parts, step: float) -> Any:
     """Return composed rounds: their certified curves, joined by lines between multiples of a step."""
-    curves = [curve for direction, curve in dominating.composed_curves(parts).items()]
+    parts = certify.limited(parts)
+    if not certify.in_range(parts):
+        sigma = min(part.ratio.scale for part, _ in parts)
+        raise InvalidInput(f"sigma must be large enough, and rounds few enough, for a composed law, got {sigma:g}")
+    curves = list(dominating.composed_curves(parts).values())
     high = max(curve.epsilon(curve.infinite + _TAIL) for curve in curves)
     if not 2.0 * high <= COMPOSED_POINTS_MAX * step:
         step_min = 2.1 * high / COMPOSED_POINTS_MAX
